@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The slow directory: its root, and reads of its files.  Never written by the cache.
+ *
+ * The root is opened before the mount comes over it; from then on only *at calls below that descriptor are made, so
+ * no path is ever resolved through our own mount.
+ *
+ * Reads are exact: the kernel's readahead is off on our descriptors (FADV_RANDOM), because it would fetch what nobody
+ * asked for on a slow disk, and the mount's own readahead already asks for what a sequential reader wants.  Pages are
+ * not left behind in the source's page cache (RWF_DONTCACHE, Linux 6.14) where the file system can: the mount's page
+ * cache and the mirror hold the same bytes already.
+ *
+ * Threads: all functions from anywhere.
+ */
+#pragma once
+
+#include "io/io.h"
+#include "source/identity.h"
+
+#include <stdatomic.h>
+
+struct source;
+
+int source_new(const char *path, struct source **ret); /* opens the directory; -ENOTDIR ... */
+struct source *source_free(struct source *s);
+int source_root(const struct source *s); /* the root's descriptor, ours to keep */
+
+/* `fd` is open on the file; `path` is relative to the root.  -errno. */
+int source_identity(struct source *s, int fd, const struct stat *st, const char *path, struct identity *ret);
+
+/* Open below `dirfd` for reading the content; O_NOATIME where that is allowed.  A descriptor or -errno. */
+int source_open(int dirfd, const char *name, int flags);
+
+/* Prepare `op` as an exact read; the caller sets done and submits it. */
+void source_prepare_read(struct source *s, struct io_op *op, int fd, void *buf, size_t len, uint64_t off);
+/* To be told of each result, so that a flag which the source does not know is not tried again. */
+void source_note_result(struct source *s, const struct io_op *op);
