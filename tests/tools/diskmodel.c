@@ -7,8 +7,7 @@
 
 #define NSEC_PER_SEC UINT64_C(1000000000)
 
-int diskmodel_init(struct diskmodel *m, const struct diskmodel_params *p)
-{
+int diskmodel_init(struct diskmodel *m, const struct diskmodel_params *p) {
         if (p->disks > DISKMODEL_MAX_DISKS || (p->disks > 0 && (p->rate == 0 || p->stripe == 0)))
                 return -EINVAL;
         memset(m, 0, sizeof(*m));
@@ -16,26 +15,22 @@ int diskmodel_init(struct diskmodel *m, const struct diskmodel_params *p)
         return 0;
 }
 
-void diskmodel_reset(struct diskmodel *m)
-{
+void diskmodel_reset(struct diskmodel *m) {
         m->busy_ns = 0;
         m->seeks = 0;
 }
 
 /* The disk that holds unit 0 of a file: neighbouring inode numbers are spread by a multiplicative hash. */
-static unsigned first_disk(const struct diskmodel *m, uint64_t file)
-{
-        return (unsigned) ((file * UINT64_C(0x9e3779b97f4a7c15) >> 32) % m->p.disks);
+static unsigned first_disk(const struct diskmodel *m, uint64_t file) {
+        return (unsigned)((file * UINT64_C(0x9e3779b97f4a7c15) >> 32) % m->p.disks);
 }
 
-static uint64_t transfer_ns(const struct diskmodel *m, uint64_t len)
-{
-        return (uint64_t) ((double) len * (double) NSEC_PER_SEC / (double) m->p.rate);
+static uint64_t transfer_ns(const struct diskmodel *m, uint64_t len) {
+        return (uint64_t)((double)len * (double)NSEC_PER_SEC / (double)m->p.rate);
 }
 
 /* Does the drive's buffer hold all of it, because the arm passed over it?  Then it leaves the buffer. */
-static bool take_passed(struct disk_arm *a, uint64_t file, uint64_t pos, uint64_t len)
-{
+static bool take_passed(struct disk_arm *a, uint64_t file, uint64_t pos, uint64_t len) {
         if (!a->placed || a->file != file || pos < a->passed_from || pos + len > a->passed_to)
                 return false;
         if (pos == a->passed_from)
@@ -46,8 +41,9 @@ static bool take_passed(struct disk_arm *a, uint64_t file, uint64_t pos, uint64_
 }
 
 /* What it takes the arm to come to the position, and what it passes over on the way. */
-static uint64_t approach_ns(struct diskmodel *m, struct disk_arm *a, uint64_t file, uint64_t pos)
-{
+static uint64_t approach_ns(struct diskmodel *m, struct disk_arm *a, uint64_t file, uint64_t pos) {
+        uint64_t turned;
+
         if (a->placed && a->file == file && pos >= a->pos) {
                 const uint64_t skip_ns = transfer_ns(m, pos - a->pos);
 
@@ -59,15 +55,16 @@ static uint64_t approach_ns(struct diskmodel *m, struct disk_arm *a, uint64_t fi
                         return skip_ns;
                 }
         }
-        a->passed_from = a->passed_to = 0;
+        turned = (uint64_t)((double)m->p.seek_ns / 2 * (double)m->p.rate / (double)NSEC_PER_SEC);
+        a->passed_from = turned < pos ? pos - turned : 0;
+        a->passed_to = pos;
         m->seeks++;
         return m->p.seek_ns;
 }
 
 /* One stretch on one disk; returns when the arm has read it. */
 static uint64_t arm_read(struct diskmodel *m, struct disk_arm *a, uint64_t now, uint64_t file, uint64_t pos,
-                         uint64_t len)
-{
+                         uint64_t len) {
         uint64_t cost, start = a->free_at > now ? a->free_at : now;
 
         if (take_passed(a, file, pos, len))
@@ -81,8 +78,7 @@ static uint64_t arm_read(struct diskmodel *m, struct disk_arm *a, uint64_t now, 
         return a->free_at;
 }
 
-uint64_t diskmodel_read(struct diskmodel *m, uint64_t now, uint64_t file, uint64_t off, uint64_t len)
-{
+uint64_t diskmodel_read(struct diskmodel *m, uint64_t now, uint64_t file, uint64_t off, uint64_t len) {
         const uint64_t stripe = m->p.stripe;
         uint64_t done = now;
 

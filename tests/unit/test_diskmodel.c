@@ -10,10 +10,12 @@
 #define MiB UINT64_C(1048576)
 
 /* 1 MiB takes 10 ms and a seek 8 ms, so that sums can be read off. */
-static struct diskmodel make(unsigned disks)
-{
+static struct diskmodel make(unsigned disks) {
         const struct diskmodel_params p = {
-                .disks = disks, .seek_ns = 8 * MS, .rate = 100 * MiB, .stripe = MiB,
+                .disks = disks,
+                .seek_ns = 8 * MS,
+                .rate = 100 * MiB,
+                .stripe = MiB,
         };
         struct diskmodel m;
 
@@ -21,8 +23,7 @@ static struct diskmodel make(unsigned disks)
         return m;
 }
 
-START_TEST(parameters)
-{
+START_TEST(parameters) {
         struct diskmodel m;
         struct diskmodel_params p = { .disks = 1, .rate = 1, .stripe = 1 };
 
@@ -35,13 +36,12 @@ START_TEST(parameters)
         p.stripe = 1;
         p.disks = DISKMODEL_MAX_DISKS + 1;
         ck_assert_int_eq(diskmodel_init(&m, &p), -EINVAL);
-        p = (struct diskmodel_params) { .disks = 0 };
+        p = (struct diskmodel_params){ .disks = 0 };
         ck_assert_int_eq(diskmodel_init(&m, &p), 0);
 }
 END_TEST
 
-START_TEST(no_disks_no_delay)
-{
+START_TEST(no_disks_no_delay) {
         struct diskmodel m = make(0);
 
         ck_assert_uint_eq(diskmodel_read(&m, 5, 1, 0, 100 * MiB), 5);
@@ -52,8 +52,7 @@ START_TEST(no_disks_no_delay)
 }
 END_TEST
 
-START_TEST(one_seek_then_sequential)
-{
+START_TEST(one_seek_then_sequential) {
         struct diskmodel m = make(1);
 
         ck_assert_uint_eq(diskmodel_read(&m, 0, 1, 0, MiB), 18 * MS);
@@ -65,8 +64,7 @@ START_TEST(one_seek_then_sequential)
 }
 END_TEST
 
-START_TEST(requests_queue_at_the_arm)
-{
+START_TEST(requests_queue_at_the_arm) {
         struct diskmodel m = make(1);
 
         ck_assert_uint_eq(diskmodel_read(&m, 0, 1, 0, MiB), 18 * MS);
@@ -76,8 +74,7 @@ START_TEST(requests_queue_at_the_arm)
 }
 END_TEST
 
-START_TEST(backwards_and_other_files_seek)
-{
+START_TEST(backwards_and_other_files_seek) {
         struct diskmodel m = make(1);
 
         diskmodel_read(&m, 0, 1, 4 * MiB, MiB);
@@ -90,8 +87,7 @@ START_TEST(backwards_and_other_files_seek)
 }
 END_TEST
 
-START_TEST(small_skip_costs_its_bytes)
-{
+START_TEST(small_skip_costs_its_bytes) {
         struct diskmodel m = make(1);
 
         diskmodel_read(&m, 0, 1, 0, MiB);
@@ -103,8 +99,7 @@ START_TEST(small_skip_costs_its_bytes)
 }
 END_TEST
 
-START_TEST(swapped_neighbours_cost_the_same)
-{
+START_TEST(swapped_neighbours_cost_the_same) {
         struct diskmodel m = make(1);
 
         diskmodel_read(&m, 0, 1, 0, MiB);
@@ -118,8 +113,19 @@ START_TEST(swapped_neighbours_cost_the_same)
 }
 END_TEST
 
-START_TEST(a_part_of_what_was_passed_is_not_all)
-{
+START_TEST(the_rotation_of_a_seek_passes_what_lies_before) {
+        struct diskmodel m = make(1);
+
+        /* 4 ms pass over 0.4 MiB. */
+        ck_assert_uint_eq(diskmodel_read(&m, 0, 1, MiB, MiB), 18 * MS);
+        ck_assert_uint_eq(diskmodel_read(&m, 0, 1, MiB - MiB / 4, MiB / 4), 18 * MS);
+        ck_assert_uint_eq(m.seeks, 1);
+        diskmodel_read(&m, 0, 1, MiB / 4, MiB / 2);
+        ck_assert_uint_eq(m.seeks, 2);
+}
+END_TEST
+
+START_TEST(a_part_of_what_was_passed_is_not_all) {
         struct diskmodel m = make(1);
 
         diskmodel_read(&m, 0, 1, 0, MiB);
@@ -129,8 +135,7 @@ START_TEST(a_part_of_what_was_passed_is_not_all)
 }
 END_TEST
 
-START_TEST(stripes_run_in_parallel)
-{
+START_TEST(stripes_run_in_parallel) {
         struct diskmodel m = make(4);
 
         ck_assert_uint_eq(diskmodel_read(&m, 0, 1, 0, 4 * MiB), 18 * MS);
@@ -142,8 +147,7 @@ START_TEST(stripes_run_in_parallel)
 }
 END_TEST
 
-START_TEST(unaligned_reads_touch_the_right_disks)
-{
+START_TEST(unaligned_reads_touch_the_right_disks) {
         struct diskmodel m = make(2);
 
         /* Half a unit at the end of one disk's unit, half at the start of the other's. */
@@ -154,8 +158,7 @@ START_TEST(unaligned_reads_touch_the_right_disks)
 }
 END_TEST
 
-START_TEST(small_files_are_spread)
-{
+START_TEST(small_files_are_spread) {
         struct diskmodel m = make(4);
         unsigned used = 0;
 
@@ -167,8 +170,7 @@ START_TEST(small_files_are_spread)
 }
 END_TEST
 
-START_TEST(latency_is_not_the_arms)
-{
+START_TEST(latency_is_not_the_arms) {
         struct diskmodel m = make(1);
 
         m.p.latency_ns = 2 * MS;
@@ -177,8 +179,7 @@ START_TEST(latency_is_not_the_arms)
 }
 END_TEST
 
-START_TEST(reset_keeps_the_arms)
-{
+START_TEST(reset_keeps_the_arms) {
         struct diskmodel m = make(1);
 
         diskmodel_read(&m, 0, 1, 0, MiB);
@@ -190,8 +191,7 @@ START_TEST(reset_keeps_the_arms)
 }
 END_TEST
 
-int main(void)
-{
+int main(void) {
         Suite *s = suite_create("diskmodel");
         TCase *t = tcase_create("model");
         SRunner *r = srunner_create(s);
@@ -205,6 +205,7 @@ int main(void)
         tcase_add_test(t, backwards_and_other_files_seek);
         tcase_add_test(t, small_skip_costs_its_bytes);
         tcase_add_test(t, swapped_neighbours_cost_the_same);
+        tcase_add_test(t, the_rotation_of_a_seek_passes_what_lies_before);
         tcase_add_test(t, a_part_of_what_was_passed_is_not_all);
         tcase_add_test(t, stripes_run_in_parallel);
         tcase_add_test(t, unaligned_reads_touch_the_right_disks);
