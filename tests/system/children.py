@@ -111,7 +111,8 @@ def where(pid):
                 stack = open(f"/proc/{pid}/task/{tid}/stack").read().split("\n")[:4]
             except OSError:
                 stack = []
-            lines.append(f"  {name}[{pid}/{tid}] {state} " + " < ".join(s.split(" ", 1)[-1].split("+")[0] for s in stack))
+            calls = " < ".join(s.split(" ", 1)[-1].split("+")[0] for s in stack)
+            lines.append(f"  {name}[{pid}/{tid}] {state} {calls}")
     except OSError:
         pass
     return "\n".join(lines)

@@ -64,7 +64,8 @@ DAMAGES = {
     "swap both": lambda m: (swap(m[0], m[1]), swap(sidecar(m[0]), sidecar(m[1]))),
     "a mirror is a folder": lambda m: (m[0].unlink(), m[0].mkdir()),
     "a mirror is a symlink": lambda m: (m[0].rename(m[0].with_name("x")), m[0].symlink_to(m[0].with_name("x"))),
-    "strangers in the folder": lambda m: [trees.write(m[0].with_name(n), b"x" * 5000) for n in ["x", "y.sum", "\udcff"]],
+    "strangers in the folder": lambda m: [trees.write(m[0].with_name(n), b"x" * 5000)
+                                          for n in ["x", "y.sum", "\udcff"]],
 }
 COUNTED = {"flip mirror bytes", "flip one bit", "zero a stretch", "flip sidecar bytes", "zero a sidecar",
            "swap mirrors", "swap sidecars", "swap both"}
@@ -174,7 +175,8 @@ def flip_pages(path):
 def wrong_rows(path):
     """A valid database that lies: every integer column of every table is off by a bit."""
     db = sqlite3.connect(path)
-    for (table,) in db.execute("select name from sqlite_master where type='table' and name not like 'sqlite_%'").fetchall():
+    tables = db.execute("select name from sqlite_master where type='table' and name not like 'sqlite_%'").fetchall()
+    for (table,) in tables:
         for column in db.execute(f"pragma table_info({table})").fetchall():
             if "INT" in column[2].upper() and not column[5]:
                 try:
@@ -203,7 +205,8 @@ INDEX_DAMAGES = {
     "a folder": lambda p: (p.unlink(), p.mkdir()),
     "wrong rows": wrong_rows,
     "another schema": other_schema,
-    "garbage beside it": lambda p: [trees.write(f"{p}{x}", trees.random_bytes(2, 40_000)) for x in ["-wal", "-journal", "-shm"]],
+    "garbage beside it": lambda p: [trees.write(f"{p}{x}", trees.random_bytes(2, 40_000))
+                                    for x in ["-wal", "-journal", "-shm"]],
 }
 
 

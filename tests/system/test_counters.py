@@ -141,7 +141,8 @@ def test_overlapping_ranges_reuse_what_is_present(hot, slow, one_file, truth):
             assert c["hits"] == c["reads"] and c["hit_bytes"] == 128 * KIB
 
 
-@pytest.mark.parametrize("off,length", [(1000, 4000), (4096, 1), (4095, 2), (5 << 20, 250_992), ((5 << 20) + 17, 250_992)])
+@pytest.mark.parametrize("off,length", [(1000, 4000), (4096, 1), (4095, 2), (5 << 20, 250_992),
+                                        ((5 << 20) + 17, 250_992)])
 def test_a_miss_is_aligned_outward_to_4_kib_and_no_further(hot, slow, one_file, truth, off, length):
     outward = -(-(off + length) // BLOCK) * BLOCK - off // BLOCK * BLOCK
     with slow(one_file) as source, hot(source.path) as m:

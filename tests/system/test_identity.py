@@ -40,7 +40,6 @@ def test_every_way_to_read_in_every_state(work, odd_tree, verify):
         m.kill()
         m.start()
         compare(m, odd_tree, seed="after a crash")
-        assert m.counters()["corrupt_bytes"] == 0 or verify != "off"
 
 
 @pytest.mark.deadline(120)

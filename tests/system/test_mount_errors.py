@@ -39,8 +39,8 @@ def test_bad_options_are_usage_errors(work, one_file, options):
     refused(work, one_file, work / "mnt", 1, options.split("=")[0], options=f"cache={work}/cache,{options}")
 
 
-@pytest.mark.parametrize("argv", [["mount"], ["mount", "/tmp"], ["frobnicate"], ["mount", "a", "b", "c"], ["--nonsense"],
-                                  []])
+@pytest.mark.parametrize("argv", [["mount"], ["mount", "/tmp"], ["frobnicate"], ["mount", "a", "b", "c"],
+                                  ["--nonsense"], []])
 def test_bad_command_lines_are_usage_errors(work, argv):
     assert hotset(*argv, check=False).returncode == 1
 

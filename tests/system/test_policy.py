@@ -34,14 +34,16 @@ def run_tokens(m, names, hot_range):
     per_file = (64 << 20) // RANGE
     flood_files = [Direct(m / n) for n in names]
     with Direct(m / hot_range) as hot_file:
-        for _ in range(20):
+        for i in range(20):
             hot_file.read(0, RANGE)
-            m.settle() if _ == 0 else None
+            m.settle() if i == 0 else None
         hits, lookups = [], flood()
         while lookups:
             token, lookups = lookups[:PER_TOKEN - 1], lookups[PER_TOKEN - 1:]
-            for r in token:
+            for i, r in enumerate(token, 1):
                 flood_files[r // per_file].read(r % per_file * RANGE, RANGE)
+                if i % 250 == 0:
+                    m.settle()              # a full queue drops admissions: then nothing would be evicted
             m.settle()
             with m.counting() as c:
                 hot_file.read(0, RANGE)

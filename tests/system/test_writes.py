@@ -330,8 +330,10 @@ def test_errors_are_the_sources(hot, source):
     with hot(source) as m:
         os.mkdir(m / "d")
         trees.write(m / "d/x", b"x")
-        for act, error in [(lambda p: os.rmdir(p / "d"), errno.ENOTEMPTY), (lambda p: os.mkdir(p / "d"), errno.EEXIST),
-                           (lambda p: os.unlink(p / "d"), errno.EISDIR), (lambda p: os.rename(p / "d", p / "d/in"), errno.EINVAL),
+        for act, error in [(lambda p: os.rmdir(p / "d"), errno.ENOTEMPTY),
+                           (lambda p: os.mkdir(p / "d"), errno.EEXIST),
+                           (lambda p: os.unlink(p / "d"), errno.EISDIR),
+                           (lambda p: os.rename(p / "d", p / "d/in"), errno.EINVAL),
                            (lambda p: os.unlink(p / "no"), errno.ENOENT),
                            (lambda p: os.open(p / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY), errno.EEXIST)]:
             codes = []
