@@ -23,12 +23,12 @@ static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint64_t block_down(uint64_t x) { return x & ~(uint64_t)(BLOCK - 1); }
 /* Saturates, so that no later comparison with an end wraps. */
 static inline uint64_t block_up(uint64_t x) { return x > UINT64_MAX - BLOCK ? UINT64_MAX : block_down(x + BLOCK - 1); }
-static inline uint64_t range_end(uint64_t off, uint64_t len) { return len > UINT64_MAX - off ? UINT64_MAX : off + len; }
+static inline uint64_t end_of(uint64_t off, uint64_t len) { return len > UINT64_MAX - off ? UINT64_MAX : off + len; }
 static inline bool overlaps(uint64_t a, uint64_t a_end, uint64_t b, uint64_t b_end) { return a < b_end && b < a_end; }
 
 /* Ownership leaves a variable that would otherwise be cleaned up. */
 #define TAKE_PTR(p)                         \
-        ({                                  \
+        __extension__({                     \
                 __typeof__(p) _taken = (p); \
                 (p) = NULL;                 \
                 _taken;                     \

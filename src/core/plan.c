@@ -3,7 +3,7 @@
 
 static int span_cmp(const struct span *a, const struct span *b) { return a->off < b->off ? -1 : a->off > b->off; }
 
-RB_GENERATE_STATIC(span_tree, span, node, span_cmp)
+RB_GENERATE_INTERNAL(span_tree, span, node, span_cmp, static __attribute__((unused)))
 
 void span_insert(struct span_tree *t, struct span *s) { RB_INSERT(span_tree, t, s); }
 void span_remove(struct span_tree *t, struct span *s) { RB_REMOVE(span_tree, t, s); }

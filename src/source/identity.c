@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <xxhash.h>
 
 /* Kinds by their statfs magic; linux/magic.h lacks half of them on the distributions that we build on. */
@@ -36,6 +37,13 @@ int file_key_cmp(const struct file_key *a, const struct file_key *b) {
 
 bool file_version_equal(const struct file_version *a, const struct file_version *b) {
         return a->size == b->size && a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+}
+
+bool file_version_settled(const struct file_version *v) {
+        struct timespec now;
+
+        clock_gettime(CLOCK_REALTIME_COARSE, &now);
+        return v->ctime_ns <= (now.tv_sec - 2) * 1000000000ll + now.tv_nsec;
 }
 
 static int64_t to_ns(struct timespec t) { return t.tv_sec * 1000000000ll + t.tv_nsec; }

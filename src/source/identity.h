@@ -37,6 +37,9 @@ struct identity {
 int file_key_cmp(const struct file_key *a, const struct file_key *b);
 bool file_version_equal(const struct file_version *a, const struct file_version *b);
 struct file_version file_version_of(const struct stat *st);
+/* Is the ctime at least 2 s old?  A younger one, or one in the future, does not yet tell two versions apart: another
+ * change within the same tick of the file system's clock would not show. */
+bool file_version_settled(const struct file_version *v);
 
 /* What a mounted file system contributes; asked once per st_dev. */
 struct fs_identity {

@@ -131,31 +131,3 @@ int mountinfo_find_path(const char *path, struct mount_entry *ret) {
         struct find f = { .match = holds_path, .path = path };
         return find(&f, ret);
 }
-
-int path_normalise(const char *path, char **ret) {
-        _cleanup_free_ char *cwd = path[0] == '/' ? strdup("") : getcwd(NULL, 0);
-        char *out, *end, *save = NULL;
-        _cleanup_free_ char *copy = strdup(path);
-
-        if (!cwd || !copy)
-                return cwd ? -ENOMEM : -errno;
-        if (!(out = malloc(strlen(cwd) + strlen(path) + 3)))
-                return -ENOMEM;
-        end = stpcpy(out, strcmp(cwd, "/") == 0 ? "" : cwd);
-        for (char *word = strtok_r(copy, "/", &save); word; word = strtok_r(NULL, "/", &save)) {
-                if (strcmp(word, ".") == 0)
-                        continue;
-                if (strcmp(word, "..") == 0) {
-                        while (end > out && *--end != '/')
-                                ;
-                } else {
-                        *end++ = '/';
-                        end = stpcpy(end, word);
-                }
-                *end = '\0';
-        }
-        if (end == out)
-                strcpy(out, "/");
-        *ret = out;
-        return 0;
-}

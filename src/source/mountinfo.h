@@ -24,5 +24,3 @@ int mountinfo_find_dev(dev_t dev, struct mount_entry *ret);
 int mountinfo_find_point(const char *point, struct mount_entry *ret);
 /* The mount that `path` (absolute, normalised) lies in, by the longest prefix, topmost first. */
 int mountinfo_find_path(const char *path, struct mount_entry *ret);
-/* The absolute form of `path` with "." and ".." and double slashes resolved by text alone. */
-int path_normalise(const char *path, char **ret);

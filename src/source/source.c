@@ -85,16 +85,7 @@ int source_identity(struct source *s, int fd, const struct stat *st, const char 
         return 0;
 }
 
-int source_open(int dirfd, const char *name, int flags) {
-        int fd = openat(dirfd, name, flags | O_NOATIME | O_CLOEXEC);
-
-        if (fd < 0 && errno == EPERM)
-                fd = openat(dirfd, name, flags | O_CLOEXEC);
-        if (fd < 0)
-                return -errno;
-        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-        return fd;
-}
+void source_prepare_fd(int fd) { posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); }
 
 void source_prepare_read(struct source *s, struct io_op *op, int fd, void *buf, size_t len, uint64_t off) {
         *op = (struct io_op){ .fd = fd, .flags = s->read_flags, .buf = buf, .len = len, .off = off };

@@ -28,8 +28,8 @@ int source_root(const struct source *s); /* the root's descriptor, ours to keep 
 /* `fd` is open on the file; `path` is relative to the root.  -errno. */
 int source_identity(struct source *s, int fd, const struct stat *st, const char *path, struct identity *ret);
 
-/* Open below `dirfd` for reading the content; O_NOATIME where that is allowed.  A descriptor or -errno. */
-int source_open(int dirfd, const char *name, int flags);
+/* A descriptor that content will be read from. */
+void source_prepare_fd(int fd);
 
 /* Prepare `op` as an exact read; the caller sets done and submits it. */
 void source_prepare_read(struct source *s, struct io_op *op, int fd, void *buf, size_t len, uint64_t off);

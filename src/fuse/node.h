@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nodes: the files that the kernel knows, one for each inode of the source.
+ *
+ * A node remembers under which names it was seen (links), not an open descriptor: a tree of a million files must not
+ * cost a million descriptors.  Whoever needs the file opens it below its parent's descriptor and checks that it is
+ * still the same inode; another one means ESTALE, and the kernel looks up anew.  Only directories in use and unlinked
+ * files keep a descriptor, the former in an LRU list.
+ *
+ * Threads: all functions from anywhere; one lock (struct node_table), never held during I/O.
+ */
+#pragma once
+
+#include "source/identity.h"
+
+#include <bsd/sys/queue.h>
+#include <bsd/sys/tree.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#define NODE_NAME_MAX 1024 /* what FUSE passes */
+
+struct node;
+struct node_table;
+
+struct node_version {
+        struct file_version file;
+        bool known, settled; /* settled: old enough that a change would show in it */
+};
+
+int node_table_new(int root_fd, struct node_table **ret);
+struct node_table *node_table_free(struct node_table *t);
+struct node *node_root(struct node_table *t);
+/* FUSE's number for a node, and back. */
+uint64_t node_id(const struct node *n);
+struct node *node_from_id(struct node_table *t, uint64_t id);
+uint64_t node_generation(const struct node *n);
+
+/* The node of the file just seen as `name` in `parent`, with one more lookup by the kernel.  NULL: no memory. */
+struct node *node_seen(struct node_table *t, struct node *parent, const char *name, const struct stat *st);
+/* A file without a name (O_TMPFILE); takes `fd` (O_PATH or any) over. */
+struct node *node_nameless(struct node_table *t, int fd, const struct stat *st);
+void node_forget(struct node_table *t, struct node *n, uint64_t lookups);
+
+/* A directory's descriptor (O_PATH) for *at calls, or -errno.  Give it back with node_dir_done. */
+int node_dir(struct node_table *t, struct node *n);
+void node_dir_done(struct node_table *t, struct node *n);
+/* An O_PATH descriptor of the node itself, the caller's to close; -ESTALE where its names lead elsewhere now. */
+int node_open_path(struct node_table *t, struct node *n);
+/* The same, opened with `flags` through the node's name; for files without one through /proc/self/fd. */
+int node_open(struct node_table *t, struct node *n, int flags, struct stat *ret_st);
+/* -ESTALE ... */
+int node_stat(struct node_table *t, struct node *n, struct stat *ret);
+/* The path relative to the root, for globs, keys and logs; -ENOENT where it has none.  Free it. */
+int node_path(struct node_table *t, struct node *n, const char *name, char **ret);
+
+/* Names changed through the mount.  node_pin is called before a name goes, so that a file which somebody holds
+ * survives it. */
+void node_pin(struct node_table *t, struct node *parent, const char *name);
+void node_unpin(struct node_table *t, struct node *parent, const char *name); /* it stayed */
+void node_unlinked(struct node_table *t, struct node *parent, const char *name);
+void node_renamed(struct node_table *t, struct node *old_parent, const char *old_name, struct node *new_parent,
+                  const char *new_name, bool exchange);
+
+/* Sets the version and returns what it was. */
+struct node_version node_swap_version(struct node_table *t, struct node *n, struct node_version v);
+struct node_version node_get_version(struct node_table *t, struct node *n);
+/* An open handle's descriptor may stand in for the name. */
+void node_add_handle(struct node_table *t, struct node *n, int fd);
+void node_remove_handle(struct node_table *t, struct node *n, int fd);
