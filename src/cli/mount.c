@@ -129,7 +129,7 @@ static int make_cache_absolute(struct options *o) {
 }
 
 static int prepare(struct mounting *m, int argc, char **argv) {
-        const char *source, *point;
+        const char *source = NULL, *point = NULL;
         int code = parse_args(m, argc, argv, &source, &point);
 
         if (code != 0 || (code = check_options(&m->options)) != 0 || (code = make_cache_absolute(&m->options)) != 0 ||
@@ -298,6 +298,20 @@ static int watch(const struct mounting *m, int pipe_fd) {
         return cli_fail(EXIT_MOUNT, "%s", len > 0 ? word : "the daemon died before it could mount; see the system log");
 }
 
+/* In the foreground the daemon is us, and the watcher a grandchild, so that nobody has to wait for it. */
+static int split(const struct mounting *m, bool *ret_watcher) {
+        pid_t pid = fork();
+
+        if (pid < 0)
+                return cli_fail(EXIT_SYSTEM, "cannot fork: %s", strerror(errno));
+        *ret_watcher = m->foreground ? pid == 0 : pid > 0;
+        if (m->foreground && pid > 0)
+                waitpid(pid, NULL, 0);
+        if (m->foreground && pid == 0 && fork() != 0)
+                _exit(0);
+        return 0;
+}
+
 int cmd_mount(int argc, char **argv) {
         struct mounting m = { 0 };
         const char *bad_fault = NULL;
@@ -311,12 +325,9 @@ int cmd_mount(int argc, char **argv) {
         log_set_level((enum log_level)m.options.log);
         if (pipe2(fds, O_CLOEXEC) < 0)
                 return cli_fail(EXIT_SYSTEM, "cannot make a pipe: %s", strerror(errno));
-        if (m.foreground)
-                signal(SIGCHLD, SIG_IGN);
-        pid_t pid = fork();
-        if (pid < 0)
-                return cli_fail(EXIT_SYSTEM, "cannot fork: %s", strerror(errno));
-        bool watcher = m.foreground ? pid == 0 : pid > 0;
+        bool watcher = false;
+        if ((code = split(&m, &watcher)) != 0)
+                return code;
         close(fds[watcher ? 1 : 0]);
         return watcher ? watch(&m, fds[0]) : serve(&m, fds[1]);
 }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,6 +58,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn) {
         want(conn, FUSE_CAP_POSIX_LOCKS, false);
         conn->max_background = MAX_BACKGROUND;
         conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
+        conn->max_read = CACHE_READ_MAX;
         conn->max_write = CACHE_READ_MAX; /* it sets the pages of a request, so of a READ too */
 }
 
@@ -157,6 +159,14 @@ static struct fuse_session *new_session(const struct session_config *cfg, struct
         return se;
 }
 
+static void log_libfuse(enum fuse_log_level level, const char *fmt, va_list ap) {
+        char line[512];
+
+        vsnprintf(line, sizeof line, fmt, ap);
+        line[strcspn(line, "\n")] = '\0';
+        log_msg(level <= FUSE_LOG_ERR ? LOG_LVL_ERROR : level <= FUSE_LOG_WARNING ? LOG_LVL_WARN : LOG_LVL_DEBUG, "%s", line);
+}
+
 static int is_our_mount(struct session *s, struct mount_entry *m) {
         int r = mountinfo_find_point(s->mountpoint, m);
 
@@ -185,6 +195,7 @@ int session_mount(const struct session_config *cfg, struct session **ret, char *
         struct session *s = calloc(1, sizeof *s);
         int r = -ENOMEM;
 
+        fuse_set_log_func(log_libfuse);
         if (!s || !(s->mountpoint = strdup(cfg->mountpoint)))
                 goto fail;
         s->fs = (struct fs){ .options = cfg->options, .source = cfg->source, .cache = cfg->cache };
@@ -216,11 +227,11 @@ unsigned session_minor(const struct session *s) { return s->minor; }
 /* ---- unmounting ---- */
 
 static void unmount_as_user(const char *mountpoint) {
-        char *argv[] = { "fusermount3", "-u", "-z", "-q", "--", (char *)mountpoint, NULL };
+        const char *argv[] = { "fusermount3", "-u", "-z", "-q", "--", mountpoint, NULL };
         extern char **environ;
         pid_t pid;
 
-        if (posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ) == 0)
+        if (posix_spawnp(&pid, argv[0], NULL, NULL, (char *const *)argv, environ) == 0)
                 waitpid(pid, NULL, 0);
 }
 
