@@ -144,12 +144,12 @@ static void hand_step(struct known *k) {
                 k->hand_off = range_end(r);
 }
 
-struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len) {
+struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len, bool above_limit) {
         struct range *r;
 
         for (int i = 0; i < HAND_STEPS && k->count >= k->limit / 4 * 3; i++)
                 hand_step(k);
-        if (k->count >= k->limit && !forget_oldest(k))
+        if (k->count >= k->limit && !above_limit && !forget_oldest(k))
                 return NULL;
         if (contest_reserve(k->contest, (uint32_t)k->count + 1) < 0)
                 return NULL;

@@ -31,8 +31,9 @@ struct known {
 
 void known_init(struct known *k, struct contest *contest, struct real *real);
 
-/* A ghost that nothing is known of, in no shadow.  NULL: no memory, or the limit is reached with nothing to forget. */
-struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len);
+/* A ghost that nothing is known of, in no shadow.  Other ghosts may be forgotten for it, or merged.  NULL: no memory, or
+ * the limit is reached with nothing to forget; `above_limit` (for pins, which must not be lost) forgets nothing. */
+struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len, bool above_limit);
 /* Cut `r` at `at`, strictly inside; it keeps its front.  Returns the tail, or NULL without memory. */
 struct range *known_split(struct known *k, struct range *r, uint64_t at);
 /* Make the part of `r` in [off, end) a range of its own.  NULL without memory: `r` then still holds all of that part. */

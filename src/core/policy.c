@@ -138,7 +138,7 @@ int policy_restore(struct policy *p, struct range_map *m, uint64_t off, uint64_t
                 return -EEXIST;
         if (charge > p->real.capacity || p->real.charged > p->real.capacity - charge)
                 return -ENOSPC;
-        r = known_new(&p->known, m, off, len);
+        r = known_new(&p->known, m, off, len, false);
         if (!r)
                 return -ENOMEM;
         r->nonce = nonce;

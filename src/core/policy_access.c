@@ -103,7 +103,7 @@ static void hear_known(struct hearing *h, struct range *r) {
 }
 
 static void hear_new(struct hearing *h, uint64_t off, uint64_t end) {
-        struct range *r = known_new(&h->p->known, h->map, off, end - off);
+        struct range *r = known_new(&h->p->known, h->map, off, end - off, false);
         struct use u = { .now = h->p->clock, .credit = true };
 
         if (!r)
@@ -121,9 +121,13 @@ static void hear_gaps(struct hearing *h, uint64_t at, uint64_t end) {
                 struct range *r = range_map_find(h->map, at);
                 uint64_t to = r && r->off < end ? r->off : end;
 
-                if (to > at && at < h->end && to > h->off)
-                        hear_new(h, at, to);
-                at = r && r->off < end ? range_end(r) : end;
+                if (to <= at) {
+                        at = range_end(r);
+                        continue;
+                }
+                if (at < h->end && to > h->off)
+                        hear_new(h, at, to); /* `r` may be forgotten for it */
+                at = to;
         }
 }
 

@@ -171,14 +171,17 @@ bool policy_shrink(struct policy *p, policy_sink evicted, void *ctx) {
 }
 
 /* Make all of [off, end) known, as ghosts of which nothing is known. */
-static void make_known(struct policy *p, struct range_map *m, uint64_t off, uint64_t end) {
+static void make_known(struct policy *p, struct range_map *m, uint64_t off, uint64_t end, bool above_limit) {
         while (off < end) {
                 struct range *r = range_map_find(m, off);
                 uint64_t to = r && r->off < end ? r->off : end;
 
-                if (to > off)
-                        known_new(&p->known, m, off, to - off);
-                off = r && r->off < end ? range_end(r) : end;
+                if (to <= off) {
+                        off = range_end(r);
+                        continue;
+                }
+                known_new(&p->known, m, off, to - off, above_limit); /* `r` may be forgotten for it */
+                off = to;
         }
 }
 
@@ -193,13 +196,14 @@ static void pin(struct policy *p, struct range *r) {
 void policy_pin(struct policy *p, struct range_map *m, uint64_t off, uint64_t len) {
         uint64_t end = end_of(off, len);
 
-        make_known(p, m, off, end);
+        make_known(p, m, off, end, true);
         for (struct range *r = range_map_find(m, off); r && r->off < end; r = range_map_next(r)) {
                 struct range *part = known_isolate(&p->known, r, off, end);
 
                 pin(p, part ? (r = part) : r);
         }
         policy_refit(p);
+        known_trim(&p->known);
 }
 
 static void unpin(struct policy *p, struct range *r) {
@@ -240,7 +244,7 @@ uint64_t policy_fill(struct policy *p, struct range_map *m, uint64_t off, uint64
         uint64_t end = end_of(off, len), marked = 0;
 
         learn_end(p, m, end);
-        make_known(p, m, off, end);
+        make_known(p, m, off, end, false);
         for (struct range *r = range_map_find(m, off); r && r->off < end; r = range_map_next(r)) {
                 if (r->state != RANGE_GHOST)
                         continue;

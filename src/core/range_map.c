@@ -47,7 +47,7 @@ bool range_map_present(const struct range_map *m, uint64_t off, uint64_t end, ui
 
         while (r && r->off < end && r->state != RANGE_PRESENT)
                 r = range_map_next(r);
-        if (!r || r->off >= end)
+        if (!r || r->off >= end || off >= end)
                 return false;
 
         from = r->off > off ? r->off : off;
