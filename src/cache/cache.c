@@ -109,7 +109,7 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
         if ((r = buffer_pool_new(POOL_BYTES, &c->buffers)) < 0 ||
             (r = io_engine_new(backend && strcmp(backend, "threads") == 0 ? IO_THREADS : IO_AUTO, &c->io)) < 0)
                 snprintf(error, CACHE_ERROR_MAX, "cannot start reading: %s", strerror(-r));
-        else if (cfg->options->cache && c->mode != MODE_OFF)
+        else if (cfg->options->cache && cfg->options->size > 0 && c->mode != MODE_OFF)
                 r = open_store(c, cfg, error);
         if (r < 0) {
                 cache_free(c);

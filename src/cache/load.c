@@ -61,10 +61,6 @@ static void reconcile(void *ctx, uint64_t id) {
         mirror_unref(m);
 }
 
-static void found_mirror(void *ctx, uint64_t id) {
-        (void)ctx, (void)id; /* counting the folders is all that a clean start needs */
-}
-
 static void forget_all(struct cache *c) {
         struct cache_file *f, *next;
 
@@ -78,8 +74,10 @@ static void forget_all(struct cache *c) {
 int cache_load(struct cache *c) {
         struct load l = { .cache = c, .untidy = !store_was_clean(c->store) };
         const struct index_reader reader = { found_file, found_extent, &l };
-        int r = index_load(store_index(c->store), &reader);
+        uint64_t bad_rows = 0;
+        int r = index_load(store_index(c->store), &reader, &bad_rows);
 
+        l.untidy |= bad_rows > 0;
         if (r == -EBADMSG) {
                 log_warn("the index of the cache is damaged; beginning with an empty cache");
                 forget_all(c);
@@ -88,5 +86,5 @@ int cache_load(struct cache *c) {
         }
         if (r < 0)
                 return r;
-        return store_each_mirror(c->store, l.untidy ? reconcile : found_mirror, c);
+        return l.untidy ? store_each_mirror(c->store, reconcile, c) : 0;
 }

@@ -90,47 +90,44 @@ static void *thread_buffer(void) {
         return buf;
 }
 
-static int verify(struct cache *c, struct mirror *m, const char *buf, uint64_t base, const struct piece *p) {
-        if (c->options->verify == VERIFY_OFF)
-                return 0;
-        return mirror_verify(m, buf + (p->off - base), p->len, p->off, p->nonce);
-}
-
 /* What failed to verify, or to be read at all, is no longer present.  Unless it was evicted while we read: then the
  * plan is old and nothing is wrong. */
-static void drop_bad(struct cache_file *f, const struct piece *p, uint64_t removals, int error) {
+static void drop_bad(struct cache_file *f, const struct bad_stretch *bad, uint64_t removals, int error) {
         struct cache *c = f->cache;
 
         pthread_mutex_lock(&c->lock);
         if (f->removals == removals) {
                 bool corrupt = error == -EBADMSG || error == -ENODATA;
-                count(c, corrupt ? COUNT_corrupt_bytes : COUNT_cache_errors, corrupt ? p->len : 1);
-                policy_drop(c->policy, &f->map, p->off, p->len, sink_cut, NULL);
+                count(c, corrupt ? COUNT_corrupt_bytes : COUNT_cache_errors, corrupt ? bad->len : 1);
+                policy_drop(c->policy, &f->map, bad->off, bad->len, sink_cut, NULL);
         }
         pthread_mutex_unlock(&c->lock);
 }
 
-/* Reads and verifies the present pieces that lie in one stretch; 0 or the error of the piece that was dropped. */
+/* Without checksums only this tells that no hole was punched under a read. */
+static bool raced(struct cache_file *f, uint64_t removals) {
+        pthread_mutex_lock(&f->cache->lock);
+        bool removed = f->removals != removals;
+        pthread_mutex_unlock(&f->cache->lock);
+        return removed;
+}
+
+/* Reads and verifies present pieces that lie in one stretch; `base` is the offset that `buf` begins with.  0, or the
+ * error for which something was dropped. */
 static int read_pieces(struct cache_file *f, struct mirror *m, char *buf, uint64_t base, const struct piece *p, size_t n,
                        uint64_t removals) {
         struct cache *c = f->cache;
-        uint64_t len = p[n - 1].off + p[n - 1].len - p[0].off;
-        int r = mirror_read(m, buf + (p[0].off - base), len, p[0].off);
+        struct bad_stretch bad = { p[0].off, p[n - 1].off + p[n - 1].len - p[0].off };
+        bool checked = c->options->verify != VERIFY_OFF;
+        int r = mirror_read(m, buf + (bad.off - base), bad.len, bad.off);
 
-        count(c, COUNT_mirror_read_bytes, len);
-        for (size_t i = 0; i < n; i++) {
-                int bad = r < 0 ? r : verify(c, m, buf, base, &p[i]);
-                if (bad < 0) {
-                        drop_bad(f, &p[i], removals, bad);
-                        return bad;
-                }
-        }
-        /* Without checksums only this tells that no hole was punched under our read. */
-        if (c->options->verify == VERIFY_OFF) {
-                pthread_mutex_lock(&c->lock);
-                r = f->removals == removals ? 0 : -EAGAIN;
-                pthread_mutex_unlock(&c->lock);
-        }
+        count(c, COUNT_mirror_read_bytes, bad.len);
+        for (size_t i = 0; r == 0 && checked && i < n; i++)
+                r = mirror_verify(m, buf + (p[i].off - base), p[i].len, p[i].off, p[i].nonce, &bad);
+        if (r < 0)
+                drop_bad(f, &bad, removals, r);
+        else if (!checked && raced(f, removals))
+                r = -EAGAIN;
         return r;
 }
 

@@ -11,14 +11,18 @@
 #include "core/score.h"
 
 #define GHOSTS_PER_RESIDENT 4 /* fewer than the largest model's ranges, and its loop hits nothing at all */
-#define HAND_STEPS 4          /* merges tried per new range: the hand is faster than the growth */
+#define MAX_LIMIT (UINT32_MAX / 2)
+#define HAND_STEPS 8          /* merges tried per read: the hand is faster than the growth */
 #define FORGET_TRIES 16       /* ghosts looked at for one that no shadow wants */
 #define SAME_HEAT 0.25        /* in doublings */
 #define MIN_MERGE (1u << 20)  /* a merged range may always grow to this */
 
-void known_init(struct known *k, struct contest *contest, struct real *real) {
-        *k = (struct known){ .contest = contest, .real = real };
+void known_init(struct known *k, struct contest *contest, struct real *real, uint64_t limit) {
+        *k = (struct known){ .contest = contest, .real = real, .limit = limit < MAX_LIMIT ? limit : MAX_LIMIT };
         TAILQ_INIT(&k->maps);
+        real->most = k->limit - k->limit / 4;
+        for (unsigned i = 0; i < SHADOW_KINDS; i++)
+                contest->shadows[i].most = (uint32_t)real->most;
 }
 
 static struct shadow *shadow_at(struct known *k, unsigned i) {
@@ -54,21 +58,18 @@ void known_forget(struct known *k, struct range *r) {
         free(r);
 }
 
-/* What the followed shadow holds will be wanted again: such a ghost goes to the end of the queue. */
+/* What the followed shadow holds will be wanted again: such a ghost goes to the end of the queue, if others are near. */
 static bool forget_oldest(struct known *k) {
-        struct range *r;
+        struct range *r = TAILQ_FIRST(&k->real->lists[LIST_GHOST]);
 
-        for (int i = 0; i < FORGET_TRIES; i++) {
-                r = TAILQ_FIRST(&k->real->lists[LIST_GHOST]);
-                if (!r)
-                        return false;
-                if (!shadow_holds(k->real->followed, r)) {
-                        known_forget(k, r);
-                        return true;
-                }
+        for (int i = 0; r && shadow_holds(k->real->followed, r) && i < FORGET_TRIES; i++) {
                 real_touch(k->real, r);
+                r = TAILQ_FIRST(&k->real->lists[LIST_GHOST]);
         }
-        return false;
+        if (!r)
+                return false;
+        known_forget(k, r);
+        return true;
 }
 
 static bool same_heat(const struct known *k, const struct range *a, const struct range *b) {
@@ -92,7 +93,7 @@ static bool alike(const struct known *k, const struct range *a, const struct ran
         for (unsigned i = 0; i < SHADOW_KINDS; i++)
                 if (!a->at[i] != !b->at[i])
                         return false;
-        return same_heat(k, a, b);
+        return a->pins > 0 || same_heat(k, a, b);
 }
 
 static void take_heat(struct range *a, const struct range *b) {
@@ -147,8 +148,6 @@ static void hand_step(struct known *k) {
 struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len, bool above_limit) {
         struct range *r;
 
-        for (int i = 0; i < HAND_STEPS && k->count >= k->limit / 4 * 3; i++)
-                hand_step(k);
         if (k->count >= k->limit && !above_limit && !forget_oldest(k))
                 return NULL;
         if (contest_reserve(k->contest, (uint32_t)k->count + 1) < 0)
@@ -202,6 +201,8 @@ void known_shorten(struct known *k, struct range *r, uint64_t len) {
 void known_trim(struct known *k) {
         uint64_t residents = k->real->followed->residents.count, ghosts, most;
 
+        for (int i = 0; i < HAND_STEPS && k->count >= k->limit / 4 * 3; i++)
+                hand_step(k);
         if (k->real->present_ranges > residents)
                 residents = k->real->present_ranges;
         ghosts = GHOSTS_PER_RESIDENT * residents;

@@ -6,10 +6,12 @@
  * heaps of the shadows that hold it.  This is the one place where ranges are
  * made and unmade, so the one place that keeps those three in step.
  *
- * Bounded memory.  From three quarters of the limit on, every new range pays for
- * a few steps of a hand that goes round all maps and merges neighbours which
+ * Bounded memory.  From three quarters of the limit on, every read pays for a
+ * few steps of a hand that goes round all maps and merges neighbours which
  * nothing tells apart (same state, nonce, pins, shadows, nearly equal heat).  At
- * the limit the oldest ghosts go.
+ * the limit the oldest ghosts go.  No more than three quarters may be resident,
+ * in any shadow or in truth: there are always ghosts to go, and a cache full of
+ * tiny ranges still learns.
  *
  * Threads: the policy's lock.
  */
@@ -29,10 +31,10 @@ struct known {
         uint64_t hand_off;
 };
 
-void known_init(struct known *k, struct contest *contest, struct real *real);
+void known_init(struct known *k, struct contest *contest, struct real *real, uint64_t limit);
 
-/* A ghost that nothing is known of, in no shadow.  Other ghosts may be forgotten for it, or merged.  NULL: no memory, or
- * the limit is reached with nothing to forget; `above_limit` (for pins, which must not be lost) forgets nothing. */
+/* A ghost that nothing is known of, in no shadow.  Another ghost may be forgotten for it.  NULL: no memory, or the
+ * limit is reached with nothing to forget; `above_limit` (for pins, which must not be lost) forgets nothing. */
 struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len, bool above_limit);
 /* Cut `r` at `at`, strictly inside; it keeps its front.  Returns the tail, or NULL without memory. */
 struct range *known_split(struct known *k, struct range *r, uint64_t at);
@@ -41,5 +43,5 @@ struct range *known_isolate(struct known *k, struct range *r, uint64_t off, uint
 void known_shorten(struct known *k, struct range *r, uint64_t len);
 void known_forget(struct known *k, struct range *r); /* must be a ghost */
 
-/* Drop ghosts beyond what residents justify. */
+/* After a read or a pin: turn the hand, and drop ghosts beyond what residents justify. */
 void known_trim(struct known *k);

@@ -44,10 +44,7 @@ int policy_new(const struct policy_config *cfg, struct policy **ret) {
         p->rule = (struct charge_rule){ .per_range = cfg->range_overhead, .sums = cfg->charge_sums };
         contest_init(&p->contest, cfg->kind, &p->rule);
         real_init(&p->real, &p->rule);
-        known_init(&p->known, &p->contest, &p->real);
-        p->known.limit = cfg->max_ranges ? cfg->max_ranges : POLICY_MAX_RANGES;
-        if (p->known.limit > UINT32_MAX / 2)
-                p->known.limit = UINT32_MAX / 2;
+        known_init(&p->known, &p->contest, &p->real, cfg->max_ranges ? cfg->max_ranges : POLICY_MAX_RANGES);
         p->known.min_ghosts = cfg->min_ghosts ? cfg->min_ghosts : POLICY_MIN_GHOSTS;
         p->real.capacity = cfg->capacity;
         policy_refit(p);
@@ -136,7 +133,7 @@ int policy_restore(struct policy *p, struct range_map *m, uint64_t off, uint64_t
                 return -EINVAL;
         if (r && r->off < end)
                 return -EEXIST;
-        if (charge > p->real.capacity || p->real.charged > p->real.capacity - charge)
+        if (charge > p->real.capacity || p->real.charged > p->real.capacity - charge || p->real.ranges >= p->real.most)
                 return -ENOSPC;
         r = known_new(&p->known, m, off, len, false);
         if (!r)

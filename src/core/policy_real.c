@@ -29,7 +29,7 @@ static bool admit_pinned(struct policy *p, struct range *r, policy_sink evicted,
                 return false;
         real_set_state(&p->real, r, RANGE_PENDING);
         policy_refit(p);
-        if (real_make_room(&p->real, 0, evicted, ctx))
+        if (real_make_room(&p->real, 0, 0, evicted, ctx))
                 return true;
         real_set_state(&p->real, r, RANGE_GHOST);
         policy_refit(p);
@@ -39,7 +39,7 @@ static bool admit_pinned(struct policy *p, struct range *r, policy_sink evicted,
 static bool admit(struct policy *p, struct range *r, policy_sink evicted, void *ctx) {
         if (r->pins > 0)
                 return admit_pinned(p, r, evicted, ctx);
-        if (!real_make_room(&p->real, charge_of(&p->rule, r->len), evicted, ctx))
+        if (!real_make_room(&p->real, charge_of(&p->rule, r->len), 1, evicted, ctx))
                 return false;
         real_set_state(&p->real, r, RANGE_PENDING);
         return true;
@@ -160,7 +160,7 @@ void policy_clear_map(struct policy *p, struct range_map *m, policy_sink sink, v
 bool policy_shrink(struct policy *p, policy_sink evicted, void *ctx) {
         struct shadow *s = contest_followed(&p->contest);
 
-        while (!real_make_room(&p->real, 0, evicted, ctx)) {
+        while (!real_make_room(&p->real, 0, 0, evicted, ctx)) {
                 struct range *coldest = shadow_coldest(s);
 
                 if (!coldest)
@@ -230,7 +230,7 @@ void policy_unpin(struct policy *p, struct range_map *m, uint64_t off, uint64_t 
 static bool fill(struct policy *p, struct range *r) {
         uint64_t need = charge_of(&p->rule, r->len);
 
-        if (need > p->real.capacity || p->real.charged > p->real.capacity - need)
+        if (need > p->real.capacity || p->real.charged > p->real.capacity - need || p->real.ranges >= p->real.most)
                 return false;
         if (r->score[SHADOW_HOT] <= SCORE_NONE)
                 r->last = (int64_t)p->clock;

@@ -7,7 +7,7 @@
 #include <assert.h>
 
 void real_init(struct real *c, const struct charge_rule *rule) {
-        *c = (struct real){ .rule = rule };
+        *c = (struct real){ .rule = rule, .most = UINT64_MAX };
         for (unsigned i = 0; i < LISTS; i++)
                 TAILQ_INIT(&c->lists[i]);
 }
@@ -55,6 +55,7 @@ static void count(struct real *c, const struct range *r, uint64_t len, int sign)
         if (r->state == RANGE_GHOST)
                 return;
         c->charged += charge;
+        c->ranges += one;
         if (r->pins > 0)
                 c->pinned += charge;
         if (r->state != RANGE_PRESENT)
@@ -113,10 +114,10 @@ void real_follow(struct real *c, const struct shadow *s) {
         }
 }
 
-bool real_make_room(struct real *c, uint64_t need, policy_sink evicted, void *ctx) {
+bool real_make_room(struct real *c, uint64_t need, uint64_t ranges, policy_sink evicted, void *ctx) {
         if (need > c->capacity)
                 return false;
-        while (c->charged > c->capacity - need) {
+        while (c->charged > c->capacity - need || (ranges > 0 && c->ranges > c->most - ranges)) {
                 struct range *r = TAILQ_FIRST(&c->lists[LIST_VICTIM]);
 
                 if (!r)

@@ -32,6 +32,7 @@ struct real {
         uint64_t charged; /* present and pending */
         uint64_t pinned;  /* the part of it that is pinned */
         uint64_t present_bytes, present_ranges;
+        uint64_t ranges, most; /* present and pending ranges, and how many there may be */
 };
 
 void real_init(struct real *c, const struct charge_rule *rule);
@@ -50,5 +51,5 @@ void real_follow(struct real *c, const struct shadow *s);
 void real_split(struct real *c, struct range *r, struct range *tail, uint64_t old_len);
 void real_resized(struct real *c, struct range *r, uint64_t old_len);
 
-/* Evict victims until `need` more bytes fit: false, with less evicted, if they do not. */
-bool real_make_room(struct real *c, uint64_t need, policy_sink evicted, void *ctx);
+/* Evict victims until `need` more bytes in `ranges` more ranges fit: false, with less evicted, if they do not. */
+bool real_make_room(struct real *c, uint64_t need, uint64_t ranges, policy_sink evicted, void *ctx);

@@ -23,7 +23,7 @@ static bool used_earlier(const void *a, const void *b) {
 }
 
 void shadow_init(struct shadow *s, enum shadow_kind kind, const struct charge_rule *rule) {
-        *s = (struct shadow){ .kind = kind, .rule = rule };
+        *s = (struct shadow){ .kind = kind, .rule = rule, .most = UINT32_MAX };
         heap_init(&s->residents, offsetof(struct range, at) + kind * sizeof(uint32_t), used_earlier);
         heap_init(&s->deadlines, offsetof(struct range, due_at), NULL);
 }
@@ -90,7 +90,7 @@ struct range *shadow_coldest(const struct shadow *s) {
 bool shadow_fits(const struct shadow *s, uint64_t len) {
         uint64_t need = charge_of(s->rule, len);
 
-        return need <= s->capacity && s->used <= s->capacity - need;
+        return s->residents.count < s->most && need <= s->capacity && s->used <= s->capacity - need;
 }
 
 void shadow_set_capacity(struct shadow *s, uint64_t bytes) {
@@ -99,7 +99,7 @@ void shadow_set_capacity(struct shadow *s, uint64_t bytes) {
                 shadow_leave(s, shadow_coldest(s));
 }
 
-/* Free `need` bytes from residents colder than `prior`: all of it, or nothing. */
+/* Free `need` bytes, and a name, from residents colder than `prior`: all of it, or nothing. */
 static bool make_room(struct shadow *s, uint64_t need, double prior) {
         uint64_t freed = 0;
         struct range *r;
@@ -107,7 +107,7 @@ static bool make_room(struct shadow *s, uint64_t need, double prior) {
 
         if (need > s->capacity)
                 return false;
-        while (s->used - freed > s->capacity - need) {
+        while (s->used - freed > s->capacity - need || s->residents.count >= s->most) {
                 r = heap_min(&s->residents, &key);
                 if (!r || !(key < prior)) {
                         heap_restore_hidden(&s->residents);

@@ -36,7 +36,8 @@ struct charge_rule {
 };
 
 static inline uint64_t charge_of(const struct charge_rule *rule, uint64_t len) {
-        return len + (rule->sums ? len / 512 : 0) + rule->per_range;
+        /* With a sidecar there is a disk below, and the file's last block takes all of its 4 KiB there. */
+        return (rule->sums ? (len + 4095) / 4096 * 4096 + len / 512 : len) + rule->per_range;
 }
 
 struct shadow {
@@ -44,6 +45,7 @@ struct shadow {
         bool running;
         const struct charge_rule *rule;
         uint64_t capacity, used; /* used may pass capacity by a split's overhead until the next admission */
+        uint32_t most;           /* residents: names cost memory, however few bytes stand behind them */
         double clock;            /* half-lives, see score.h */
         struct heap residents;   /* coldest first */
         struct heap deadlines;   /* OVERDUE: residents by the time at which they become overdue */

@@ -45,8 +45,11 @@ void change_end(struct change *ch, const struct stat *after) {
         if (ch->owned)
                 cache_file_unref(ch->file);
         /* Ours: the kernel knows the bytes.  The version is not settled yet, so the next open starts afresh. */
-        if (ch->node && after && node_get_version(ch->fs->nodes, ch->node).known)
-                node_swap_version(ch->fs->nodes, ch->node, version_of(after));
+        if (ch->node && after && node_get_version(ch->fs->nodes, ch->node).known) {
+                struct node_version v = version_of(after);
+                node_swap_version(ch->fs->nodes, ch->node, v);
+                node_tell_version(ch->fs->nodes, ch->node, &v.file); /* it updates the attributes by itself */
+        }
 }
 
 /* ---- changes behind the mount ---- */
@@ -126,6 +129,7 @@ void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st) {
 
         if (!S_ISREG(st->st_mode))
                 return;
+        node_tell_version(fs->nodes, n, &seen.file);
         old = node_get_version(fs->nodes, n);
         if (!old.known || file_version_equal(&old.file, &seen.file))
                 return; /* never opened, or as it was */
@@ -139,5 +143,9 @@ void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st) {
 bool fs_keep_pages(struct fs *fs, struct node *n, const struct stat *st) {
         struct node_version v = version_of(st), old = node_swap_version(fs->nodes, n, v);
 
+        /* An open must not read by a size that attr_timeout still vouches for.  Attributes alone: this takes no page,
+         * so it may be done from inside the request. */
+        if (node_tell_version(fs->nodes, n, &v.file))
+                fuse_lowlevel_notify_inval_inode(fs->session, node_id(n), -1, 0);
         return old.known && old.settled && file_version_equal(&old.file, &v.file);
 }

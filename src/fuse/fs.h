@@ -44,7 +44,8 @@ static inline int file_fd(const struct fuse_file_info *fi) { return cache_fd(fil
 extern const struct fuse_lowlevel_ops fs_ops;
 
 /* ops_name.c: answers a lookup of what was just seen or made; 0, or -errno with nothing known to the kernel. */
-int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, struct fuse_entry_param *ret);
+int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, pid_t thread, struct fuse_entry_param *ret);
+static inline pid_t fs_thread(fuse_req_t req) { return fuse_req_ctx(req)->pid; }
 
 /* coherence.c */
 struct change {

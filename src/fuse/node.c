@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
 enum { ROOT_ID = 1 };
 
@@ -15,6 +16,7 @@ struct link {
         RB_ENTRY(link) by_name;
         LIST_ENTRY(link) of_node;
         struct node *node, *parent;
+        pid_t seen_by; /* who looked it up last; meaningful while the node is ambiguous */
         char name[];
 };
 RB_HEAD(link_tree, link);
@@ -31,6 +33,8 @@ struct node {
         int handle_fd;            /* of some open handle, or -1: the way in where names fail */
         unsigned handles;
         struct node_version version;
+        struct file_version told;
+        int64_t ambiguous_until; /* monotonic ns */
         LIST_HEAD(, link) links;
         TAILQ_ENTRY(node) lru; /* while fd >= 0 and users == 0 and it is a directory with a name */
         bool in_lru;
@@ -43,6 +47,7 @@ struct node_table {
         struct link_tree links;
         struct node *root;
         uint64_t generation;
+        int64_t trust_ns;
         TAILQ_HEAD(, node) idle_dirs;
         unsigned idle_count, idle_max;
 };
@@ -78,7 +83,7 @@ static struct node *node_new(struct node_table *t, const struct stat *st) {
         return n;
 }
 
-int node_table_new(int root_fd, struct node_table **ret) {
+int node_table_new(int root_fd, int64_t trust_ns, struct node_table **ret) {
         struct node_table *t = calloc(1, sizeof *t);
         struct rlimit lim = { 0 };
         struct stat st;
@@ -86,6 +91,7 @@ int node_table_new(int root_fd, struct node_table **ret) {
         if (!t)
                 return -ENOMEM;
         pthread_mutex_init(&t->lock, NULL);
+        t->trust_ns = trust_ns;
         RB_INIT(&t->nodes);
         RB_INIT(&t->links);
         TAILQ_INIT(&t->idle_dirs);
@@ -179,11 +185,13 @@ static struct link *link_find(struct node_table *t, struct node *parent, const c
         return RB_FIND(link_tree, &t->links, key);
 }
 
-static void link_add(struct node_table *t, struct node *n, struct node *parent, const char *name) {
+static void link_add(struct node_table *t, struct node *n, struct node *parent, const char *name, pid_t thread) {
         struct link *l = link_find(t, parent, name);
 
-        if (l && l->node == n)
+        if (l && l->node == n) {
+                l->seen_by = thread;
                 return;
+        }
         if (l) { /* the name leads elsewhere now */
                 struct node *old = l->node;
                 link_free(t, l);
@@ -191,7 +199,7 @@ static void link_add(struct node_table *t, struct node *n, struct node *parent, 
         }
         if (!(l = malloc(sizeof *l + strlen(name) + 1)))
                 return; /* the node is ESTALE at its next use, and looked up again */
-        *l = (struct link){ .node = n, .parent = parent };
+        *l = (struct link){ .node = n, .parent = parent, .seen_by = thread };
         strcpy(l->name, name);
         parent->children++;
         LIST_INSERT_HEAD(&n->links, l, of_node);
@@ -223,11 +231,24 @@ static struct node *node_meet(struct node_table *t, const struct stat *st) {
         return n;
 }
 
-struct node *node_seen(struct node_table *t, struct node *parent, const char *name, const struct stat *st) {
+static bool has_other_link(const struct node *n, const struct node *parent, const char *name) {
+        const struct link *l = LIST_FIRST(&n->links);
+
+        return l && (LIST_NEXT(l, of_node) || l->parent != parent || strcmp(l->name, name) != 0);
+}
+
+static void check_links(struct node_table *t, struct node *n);
+
+struct node *node_seen(struct node_table *t, struct node *parent, const char *name, const struct stat *st, pid_t thread) {
         pthread_mutex_lock(&t->lock);
         struct node *n = node_meet(t, st);
+        bool moved = n && n != t->root && !S_ISDIR(n->type) && has_other_link(n, parent, name);
+        pthread_mutex_unlock(&t->lock);
+        if (moved)
+                check_links(t, n); /* a hard link, or a name that led here before a rename behind us */
+        pthread_mutex_lock(&t->lock);
         if (n && n != t->root)
-                link_add(t, n, parent, name);
+                link_add(t, n, parent, name, thread);
         pthread_mutex_unlock(&t->lock);
         return n;
 }
@@ -319,19 +340,103 @@ static int open_same(const struct node *n, int dir, const char *name, int flags,
         return is_node(n, ret_st) ? take_fd(&fd) : -ESTALE;
 }
 
-/* Opens through the names, one after the other. */
+/* One name: a descriptor, -ESTALE if it leads elsewhere, or -errno. */
+static int open_way(struct node_table *t, const struct node *n, const struct way *w, int flags, struct stat *ret_st) {
+        int dir = node_dir(t, w->parent);
+
+        if (dir < 0)
+                return dir;
+        int fd = open_same(n, dir, w->name, flags, ret_st);
+        node_dir_done(t, w->parent);
+        return fd;
+}
+
+/* Through whichever name leads there. */
 static int open_by_name(struct node_table *t, struct node *n, int flags, struct stat *ret_st) {
         struct way w;
         int r = -ESTALE;
 
         for (unsigned nth = 0; r == -ESTALE && way_take(t, n, nth, &w) == 0; nth++) {
-                int dir = node_dir(t, w.parent);
-                r = dir < 0 ? dir : open_same(n, dir, w.name, flags, ret_st);
-                if (dir >= 0)
-                        node_dir_done(t, w.parent);
+                r = open_way(t, n, &w, flags, ret_st);
                 node_dir_done(t, w.parent);
         }
         return r;
+}
+
+/* ---- names that moved behind the mount ---- */
+
+static int64_t monotonic_now(void) {
+        struct timespec ts;
+
+        clock_gettime(CLOCK_MONOTONIC, &ts);
+        return ts.tv_sec * 1000000000ll + ts.tv_nsec;
+}
+
+static void forget_link(struct node_table *t, struct node *n, const struct way *w) {
+        struct link *l;
+
+        pthread_mutex_lock(&t->lock);
+        l = link_find(t, w->parent, w->name);
+        if (l && l->node == n)
+                link_free(t, l);
+        n->ambiguous_until = monotonic_now() + t->trust_ns;
+        LIST_FOREACH(l, &n->links, of_node)
+                l->seen_by = 0;
+        pthread_mutex_unlock(&t->lock);
+}
+
+/* Forgets the names that lead elsewhere now. */
+static void check_links(struct node_table *t, struct node *n) {
+        struct stat st;
+        struct way w;
+
+        for (unsigned nth = 0; way_take(t, n, nth, &w) == 0;) {
+                int fd = open_way(t, n, &w, O_PATH, &st);
+                if (fd == -ESTALE)
+                        forget_link(t, n, &w); /* the next one moves up */
+                else
+                        nth++;
+                closep(&fd);
+                node_dir_done(t, w.parent);
+        }
+}
+
+/* The one name that this thread has just looked up.  It counts once: the next open may come by another. */
+static int take_seen_way(struct node_table *t, struct node *n, pid_t thread, struct way *ret) {
+        struct link *l;
+        unsigned nth = 0;
+        bool found = false;
+
+        pthread_mutex_lock(&t->lock);
+        LIST_FOREACH(l, &n->links, of_node) {
+                if ((found = thread != 0 && l->seen_by == thread))
+                        break;
+                nth++;
+        }
+        if (found)
+                l->seen_by = 0;
+        pthread_mutex_unlock(&t->lock);
+        return found ? way_take(t, n, nth, ret) : -ESTALE;
+}
+
+static int open_ambiguous(struct node_table *t, struct node *n, int flags, pid_t thread, struct stat *ret_st) {
+        struct way w;
+
+        if (take_seen_way(t, n, thread, &w) < 0)
+                return -ESTALE;
+        int r = open_way(t, n, &w, flags, ret_st);
+        node_dir_done(t, w.parent);
+        return r;
+}
+
+enum names { NAMELESS, ONE_NAME, MANY_NAMES };
+static enum names names_of(struct node_table *t, struct node *n, bool *ret_ambiguous) {
+        pthread_mutex_lock(&t->lock);
+        const struct link *l = LIST_FIRST(&n->links);
+        enum names names = !l ? NAMELESS : !LIST_NEXT(l, of_node) ? ONE_NAME : MANY_NAMES;
+        *ret_ambiguous = n->ambiguous_until > 0 && n->ambiguous_until > monotonic_now();
+        pthread_mutex_unlock(&t->lock);
+        return names;
 }
 
 static int reopen(int fd, int flags, struct stat *ret_st) {
@@ -354,12 +459,26 @@ static int dup_own(struct node_table *t, struct node *n) {
         return fd;
 }
 
-int node_open(struct node_table *t, struct node *n, int flags, struct stat *ret_st) {
-        int r = open_by_name(t, n, flags, ret_st);
+static int open_named(struct node_table *t, struct node *n, int flags, pid_t thread, struct stat *ret_st) {
+        bool ambiguous;
+        int r = -ESTALE;
 
-        if (r != -ESTALE)
+        if (names_of(t, n, &ambiguous) == ONE_NAME && !ambiguous) {
+                if ((r = open_by_name(t, n, flags, ret_st)) == -ESTALE)
+                        check_links(t, n);
                 return r;
-        _cleanup_close_ int own = dup_own(t, n);
+        }
+        check_links(t, n);
+        names_of(t, n, &ambiguous);
+        return ambiguous ? open_ambiguous(t, n, flags, thread, ret_st) : open_by_name(t, n, flags, ret_st);
+}
+
+int node_open(struct node_table *t, struct node *n, int flags, pid_t thread, struct stat *ret_st) {
+        bool ambiguous;
+
+        if (names_of(t, n, &ambiguous) != NAMELESS)
+                return open_named(t, n, flags, thread, ret_st);
+        _cleanup_close_ int own = dup_own(t, n); /* the kernel came by a descriptor or a map */
         return own < 0 ? -ESTALE : reopen(own, flags, ret_st);
 }
 
@@ -531,9 +650,9 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
         else if (to)
                 lose_link(t, to);
         if (moved)
-                link_add(t, moved, new_parent, new_name);
+                link_add(t, moved, new_parent, new_name, 0);
         if (other && exchange)
-                link_add(t, other, old_parent, old_name);
+                link_add(t, other, old_parent, old_name, 0);
         for (int i = 0; i < 2; i++) {
                 struct node *n = i ? other : moved;
                 if (!n)
@@ -551,6 +670,14 @@ struct node_version node_swap_version(struct node_table *t, struct node *n, stru
         n->version = v;
         pthread_mutex_unlock(&t->lock);
         return old;
+}
+
+bool node_tell_version(struct node_table *t, struct node *n, const struct file_version *v) {
+        pthread_mutex_lock(&t->lock);
+        bool changed = !file_version_equal(&n->told, v);
+        n->told = *v;
+        pthread_mutex_unlock(&t->lock);
+        return changed;
 }
 
 struct node_version node_get_version(struct node_table *t, struct node *n) {

@@ -25,12 +25,13 @@
 struct node;
 struct node_table;
 
+/* What the kernel was last told, and what its pages were read from: the version at the last open. */
 struct node_version {
         struct file_version file;
         bool known, settled; /* settled: old enough that a change would show in it */
 };
 
-int node_table_new(int root_fd, struct node_table **ret);
+int node_table_new(int root_fd, int64_t trust_ns, struct node_table **ret);
 struct node_table *node_table_free(struct node_table *t);
 struct node *node_root(struct node_table *t);
 /* FUSE's number for a node, and back. */
@@ -38,8 +39,9 @@ uint64_t node_id(const struct node *n);
 struct node *node_from_id(struct node_table *t, uint64_t id);
 uint64_t node_generation(const struct node *n);
 
-/* The node of the file just seen as `name` in `parent`, with one more lookup by the kernel.  NULL: no memory. */
-struct node *node_seen(struct node_table *t, struct node *parent, const char *name, const struct stat *st);
+/* The node of the file just seen as `name` in `parent`, with one more lookup by the kernel.  NULL: no memory.
+ * `thread`: who looks it up, or 0. */
+struct node *node_seen(struct node_table *t, struct node *parent, const char *name, const struct stat *st, pid_t thread);
 /* A file without a name (O_TMPFILE); takes `fd` (O_PATH or any) over. */
 struct node *node_nameless(struct node_table *t, int fd, const struct stat *st);
 void node_forget(struct node_table *t, struct node *n, uint64_t lookups);
@@ -49,8 +51,15 @@ int node_dir(struct node_table *t, struct node *n);
 void node_dir_done(struct node_table *t, struct node *n);
 /* An O_PATH descriptor of the node itself, the caller's to close; -ESTALE where its names lead elsewhere now. */
 int node_open_path(struct node_table *t, struct node *n);
-/* The same, opened with `flags` through the node's name; for files without one through /proc/self/fd. */
-int node_open(struct node_table *t, struct node *n, int flags, struct stat *ret_st);
+/*
+ * The same, opened with `flags`, for `thread`.
+ *
+ * OPEN does not say by which name the program came, and names may have moved behind the mount.  So every name of the
+ * node is looked at; one that leads elsewhere now is forgotten and makes it -ESTALE: the kernel looks the path up
+ * again.  For as long as it may still trust such a name (`trust_ns`, the entry's timeout), the node is *ambiguous*: an
+ * open succeeds only for the thread that has just looked up one of its names, by that name.
+ */
+int node_open(struct node_table *t, struct node *n, int flags, pid_t thread, struct stat *ret_st);
 /* -ESTALE ... */
 int node_stat(struct node_table *t, struct node *n, struct stat *ret);
 /* The path relative to the root, for globs, keys and logs; -ENOENT where it has none.  Free it. */
@@ -66,6 +75,8 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
 
 /* Sets the version and returns what it was. */
 struct node_version node_swap_version(struct node_table *t, struct node *n, struct node_version v);
+/* The attributes that the kernel gets now; true if they are of another version than the last ones. */
+bool node_tell_version(struct node_table *t, struct node *n, const struct file_version *v);
 struct node_version node_get_version(struct node_table *t, struct node *n);
 /* An open handle's descriptor may stand in for the name. */
 void node_add_handle(struct node_table *t, struct node *n, int fd);

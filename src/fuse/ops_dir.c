@@ -86,7 +86,7 @@ static bool add_entry(struct listing *l, const struct dirent *de) {
         } else {
                 /* One that is gone meanwhile is listed by its name alone; the kernel looks it up if anybody cares. */
                 if (!is_dots(de->d_name))
-                        fs_entry(fs, l->dir->node, de->d_name, dirfd(l->dir->stream), &e);
+                        fs_entry(fs, l->dir->node, de->d_name, dirfd(l->dir->stream), 0, &e);
                 need = fuse_add_direntry_plus(l->req, at, room, de->d_name, &e, de->d_off);
                 if (need > room && e.ino)
                         node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1);

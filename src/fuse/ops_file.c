@@ -43,15 +43,15 @@ static void close_file(struct fs *fs, struct file *f) {
         free(f);
 }
 
-static int open_node(struct fs *fs, struct node *n, struct fuse_file_info *fi) {
+static int open_node(struct fs *fs, struct node *n, pid_t thread, struct fuse_file_info *fi) {
         _cleanup_free_ char *path = NULL;
         struct stat st;
 
         if (node_path(fs->nodes, n, NULL, &path) < 0 && !(path = strdup("")))
                 return -ENOMEM;
-        int fd = node_open(fs->nodes, n, source_flags(fi->flags) | O_NOATIME, &st);
+        int fd = node_open(fs->nodes, n, source_flags(fi->flags) | O_NOATIME, thread, &st);
         if (fd == -EPERM)
-                fd = node_open(fs->nodes, n, source_flags(fi->flags), &st);
+                fd = node_open(fs->nodes, n, source_flags(fi->flags), thread, &st);
         if (fd < 0)
                 return fd;
         source_prepare_fd(fd);
@@ -59,7 +59,7 @@ static int open_node(struct fs *fs, struct node *n, struct fuse_file_info *fi) {
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-        int r = open_node(fs_of(req), fs_node(req, ino), fi);
+        int r = open_node(fs_of(req), fs_node(req, ino), fs_thread(req), fi);
 
         if (r < 0)
                 reply_result(req, r);
@@ -95,7 +95,7 @@ static int create_below(fuse_req_t req, struct node *p, const char *name, mode_t
         int r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
         creds_restore(&creds);
         if (r == 0)
-                r = fs_entry(fs, p, name, dir, ret);
+                r = fs_entry(fs, p, name, dir, fs_thread(req), ret);
         node_dir_done(fs->nodes, p);
         if (r < 0)
                 return r;

@@ -13,12 +13,12 @@
 #define RENAME_EXCHANGE (1 << 1)
 #endif
 
-int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, struct fuse_entry_param *ret) {
+int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, pid_t thread, struct fuse_entry_param *ret) {
         struct fuse_entry_param e = { .attr_timeout = fs->options->attr_timeout, .entry_timeout = fs->options->attr_timeout };
 
         if (fstatat(dirfd, name, &e.attr, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
-        struct node *n = node_seen(fs->nodes, parent, name, &e.attr);
+        struct node *n = node_seen(fs->nodes, parent, name, &e.attr, thread);
         if (!n)
                 return -ENOMEM;
         fs_observe(fs, n, dirfd, &e.attr);
@@ -33,7 +33,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
         struct node *p = fs_node(req, parent);
         struct fuse_entry_param e;
         int dir = node_dir(fs->nodes, p);
-        int r = dir < 0 ? dir : fs_entry(fs, p, name, dir, &e);
+        int r = dir < 0 ? dir : fs_entry(fs, p, name, dir, fs_thread(req), &e);
 
         if (dir >= 0)
                 node_dir_done(fs->nodes, p);
@@ -72,7 +72,7 @@ static void make_entry(fuse_req_t req, fuse_ino_t parent, const char *name, cons
                 r = make(dir, name, m) < 0 ? -errno : 0;
                 creds_restore(&creds);
                 if (r == 0)
-                        r = fs_entry(fs, p, name, dir, &e);
+                        r = fs_entry(fs, p, name, dir, fs_thread(req), &e);
                 node_dir_done(fs->nodes, p);
         }
         if (r < 0)
@@ -146,7 +146,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
         if (dir >= 0) {
                 r = link_file(fs, fs_node(req, ino), dir, newname);
                 if (r == 0)
-                        r = fs_entry(fs, p, newname, dir, &e);
+                        r = fs_entry(fs, p, newname, dir, fs_thread(req), &e);
                 node_dir_done(fs->nodes, p);
         }
         if (r < 0)

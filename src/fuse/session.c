@@ -199,7 +199,7 @@ int session_mount(const struct session_config *cfg, struct session **ret, char *
         if (!s || !(s->mountpoint = strdup(cfg->mountpoint)))
                 goto fail;
         s->fs = (struct fs){ .options = cfg->options, .source = cfg->source, .cache = cfg->cache };
-        if ((r = node_table_new(source_root(cfg->source), &s->fs.nodes)) < 0)
+        if ((r = node_table_new(source_root(cfg->source), (int64_t)(cfg->options->attr_timeout * 1e9), &s->fs.nodes)) < 0)
                 goto fail;
         r = -EINVAL;
         if (!(s->fs.session = new_session(cfg, &s->fs)))

@@ -27,8 +27,6 @@ static const char schema[] = "CREATE TABLE files(id INTEGER PRIMARY KEY, fs INTE
                              "CREATE TABLE extents(file INTEGER NOT NULL, off INTEGER NOT NULL, len INTEGER NOT NULL,"
                              " nonce INTEGER NOT NULL, heat REAL NOT NULL, age INTEGER NOT NULL, sum INTEGER NOT NULL,"
                              " PRIMARY KEY(file, off)) WITHOUT ROWID;"
-                             "CREATE TABLE state(clean INTEGER NOT NULL);"
-                             "INSERT INTO state VALUES(1);"
                              "PRAGMA user_version = 1;";
 /* Exclusive WAL: no shared-memory file, no other reader, one fsync per checkpoint.  A checkpoint after each batch and
  * a truncated log keep the database's size known. */
@@ -38,6 +36,7 @@ static const char pragmas[] = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_m
 
 struct index {
         sqlite3 *db;
+        bool fresh;
         sqlite3_stmt *statements[STATEMENTS];
 };
 
@@ -92,9 +91,9 @@ static void close_db(struct index *ix) {
 }
 
 /* The path goes through our descriptor: the directory may have been renamed, and no path of a mount is resolved. */
-static int open_db(struct index *ix, int dir, bool *ret_clean) {
+static int open_db(struct index *ix, int dir) {
         char path[64];
-        int version = 0, clean = 0, r;
+        int version = 0, r;
 
         snprintf(path, sizeof path, "/proc/self/fd/%d/index.db", dir);
         int rc = sqlite3_open_v2(path, &ix->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
@@ -103,56 +102,50 @@ static int open_db(struct index *ix, int dir, bool *ret_clean) {
         sqlite3_db_config(ix->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
         if ((r = run(ix, pragmas)) < 0 || (r = get_int(ix, "PRAGMA user_version", &version)) < 0)
                 return r;
-        if (version == 0 && (r = run(ix, schema)) < 0)
+        ix->fresh = version == 0;
+        if (ix->fresh && (r = run(ix, schema)) < 0)
                 return r;
         if (version != 0 && version != SCHEMA_VERSION)
                 return -EBADMSG;
-        if ((r = get_int(ix, "SELECT clean FROM state", &clean)) < 0 || (r = prepare_all(ix)) < 0)
-                return r;
-        *ret_clean = clean == 1;
-        return run(ix, "UPDATE state SET clean = 0");
+        return prepare_all(ix);
 }
 
-static void delete_files(int dir) {
+void index_delete(int dir) {
         static const char *const names[] = { "index.db", "index.db-wal", "index.db-shm", "index.db-journal" };
 
         for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-                unlinkat(dir, names[i], 0);
+                if (unlinkat(dir, names[i], 0) < 0 && errno == EISDIR)
+                        unlinkat(dir, names[i], AT_REMOVEDIR);
 }
 
-int index_open(int dir, struct index **ret, bool *ret_clean) {
+int index_open(int dir, struct index **ret, bool *ret_fresh) {
         struct index *ix = calloc(1, sizeof *ix);
         int r;
 
         if (!ix)
                 return -ENOMEM;
-        r = open_db(ix, dir, ret_clean);
-        if (r == -EBADMSG) {
+        r = open_db(ix, dir);
+        if (r == -EBADMSG)
                 r = index_reset(ix, dir);
-                *ret_clean = false;
-        }
         if (r < 0) {
                 close_db(ix);
                 free(ix);
                 return r;
         }
         *ret = ix;
+        *ret_fresh = ix->fresh;
         return 0;
 }
 
 int index_reset(struct index *ix, int dir) {
-        bool clean;
-
         close_db(ix);
-        delete_files(dir);
-        return open_db(ix, dir, &clean);
+        index_delete(dir);
+        return open_db(ix, dir);
 }
 
-struct index *index_close(struct index *ix, bool clean) {
+struct index *index_close(struct index *ix) {
         if (!ix)
                 return NULL;
-        if (clean)
-                run(ix, "UPDATE state SET clean = 1");
         run(ix, "PRAGMA wal_checkpoint(TRUNCATE)");
         close_db(ix);
         free(ix);
@@ -234,39 +227,46 @@ void index_rollback(struct index *ix) { run(ix, "ROLLBACK"); }
 
 static uint64_t column(sqlite3_stmt *st, int i) { return (uint64_t)sqlite3_column_int64(st, i); }
 
-static void load_file(sqlite3_stmt *st, const struct index_reader *reader) {
+/* Both: does the row verify? */
+static bool load_file(sqlite3_stmt *st, const struct index_reader *reader) {
         struct index_file f = {
                 .id = column(st, 0),
                 .identity.key = { column(st, 1), column(st, 2), column(st, 3) },
                 .identity.version = { column(st, 4), sqlite3_column_int64(st, 5), sqlite3_column_int64(st, 6) },
         };
-        if (column(st, 7) == file_sum(&f) && f.id != 0)
-                reader->file(reader->ctx, &f);
+        if (column(st, 7) != file_sum(&f) || f.id == 0)
+                return false;
+        reader->file(reader->ctx, &f);
+        return true;
 }
 
-static void load_extent(sqlite3_stmt *st, const struct index_reader *reader) {
+static bool load_extent(sqlite3_stmt *st, const struct index_reader *reader) {
         struct index_extent e = { .off = column(st, 1), .len = column(st, 2), .nonce = column(st, 3),
                                   .heat = sqlite3_column_double(st, 4), .age = column(st, 5) };
-        if (column(st, 6) == extent_sum(column(st, 0), &e))
-                reader->extent(reader->ctx, column(st, 0), &e);
+        if (column(st, 6) != extent_sum(column(st, 0), &e))
+                return false;
+        reader->extent(reader->ctx, column(st, 0), &e);
+        return true;
 }
 
-static int each_row(struct index *ix, const char *sql, void (*fn)(sqlite3_stmt *, const struct index_reader *),
-                    const struct index_reader *reader) {
+static int each_row(struct index *ix, const char *sql, bool (*fn)(sqlite3_stmt *, const struct index_reader *),
+                    const struct index_reader *reader, uint64_t *bad) {
         sqlite3_stmt *st = NULL;
         int rc = sqlite3_prepare_v2(ix->db, sql, -1, &st, NULL);
 
         while (rc == SQLITE_OK || rc == SQLITE_ROW)
                 if ((rc = sqlite3_step(st)) == SQLITE_ROW)
-                        fn(st, reader);
+                        *bad += !fn(st, reader);
         sqlite3_finalize(st);
         return to_errno(rc);
 }
 
-int index_load(struct index *ix, const struct index_reader *reader) {
-        int r = each_row(ix, "SELECT id, fs, inode, path, size, mtime, ctime, sum FROM files", load_file, reader);
+int index_load(struct index *ix, const struct index_reader *reader, uint64_t *ret_bad_rows) {
+        uint64_t bad = 0;
+        int r = each_row(ix, "SELECT id, fs, inode, path, size, mtime, ctime, sum FROM files", load_file, reader, &bad);
 
         if (r == 0)
-                r = each_row(ix, "SELECT file, off, len, nonce, heat, age, sum FROM extents", load_extent, reader);
+                r = each_row(ix, "SELECT file, off, len, nonce, heat, age, sum FROM extents", load_extent, reader, &bad);
+        *ret_bad_rows = bad;
         return r;
 }

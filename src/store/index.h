@@ -20,8 +20,9 @@
 #include <stdint.h>
 
 #define INDEX_SEGMENT (64ull * 1024 * 1024)
-/* What one extent may take in the database, its share of inner pages included (measured: 75-95 bytes). */
-#define INDEX_ROW_BYTES 192u
+/* What one extent may take beside its bytes and checksums: its row (measured: 75-95 bytes with its share of inner
+ * pages), and, where a file has only one, the file's row and its names in a folder. */
+#define INDEX_ROW_BYTES 288u
 
 struct index;
 
@@ -35,18 +36,20 @@ struct index_extent {
         uint64_t age; /* bytes */
 };
 
-int index_open(int dir, struct index **ret, bool *ret_clean);
-struct index *index_close(struct index *ix, bool clean);
+/* `ret_fresh`: it is a new one, or a damaged one was replaced: nothing in the directory is known. */
+int index_open(int dir, struct index **ret, bool *ret_fresh);
+struct index *index_close(struct index *ix);
 
-/* Everything in it, extents of a file behind the file, in no other order.  A file whose row does not verify is not
- * told.  -EBADMSG: the database is damaged; index_reset makes it an empty one. */
+/* Everything in it, all files before all extents.  A row that does not verify is only counted.  -EBADMSG: the database
+ * is damaged; index_reset makes it an empty one. */
 struct index_reader {
         void (*file)(void *ctx, const struct index_file *f);
         void (*extent)(void *ctx, uint64_t id, const struct index_extent *e);
         void *ctx;
 };
-int index_load(struct index *ix, const struct index_reader *reader);
+int index_load(struct index *ix, const struct index_reader *reader, uint64_t *ret_bad_rows);
 int index_reset(struct index *ix, int dir);
+void index_delete(int dir); /* its files */
 
 /* A batch: begin, any of the others, commit.  An error rolls back, and the caller tries again later. */
 int index_begin(struct index *ix);

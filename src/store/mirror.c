@@ -50,8 +50,7 @@ static void make_folder(struct store *s, uint64_t id) {
         char path[MIRROR_PATH_MAX];
 
         snprintf(path, sizeof path, "mirrors/%02x", (unsigned)(id >> 56));
-        if (mkdirat(s->dir, path, 0700) == 0)
-                s->folders++;
+        mkdirat(s->dir, path, 0700); /* what is wrong with it shows when the file is made */
 }
 
 int mirror_open(struct store *s, uint64_t id, uint64_t size, bool create, struct mirror **ret) {
@@ -99,21 +98,39 @@ int mirror_read(struct mirror *m, void *buf, size_t len, uint64_t off) {
         return (size_t)n < len ? -ENODATA : 0;
 }
 
-int mirror_verify(struct mirror *m, const void *buf, size_t len, uint64_t off, uint64_t nonce) {
+/* Widens `bad` by the blocks of [off, off+len) that do not match. */
+static void find_bad(const char *buf, size_t len, uint64_t off, uint64_t nonce, const uint64_t *sums, struct bad_stretch *bad) {
+        ptrdiff_t at;
+
+        for (size_t done = 0; done < len; done += (size_t)(at + 1) * BLOCK) {
+                at = blocksum_verify(buf + done, len - done, off + done, nonce, sums + done / BLOCK);
+                if (at < 0)
+                        return;
+                uint64_t start = off + done + (uint64_t)at * BLOCK, end = min_u64(start + BLOCK, off + len);
+                if (bad->len == 0)
+                        bad->off = start;
+                bad->len = end - bad->off;
+        }
+}
+
+int mirror_verify(struct mirror *m, const void *buf, size_t len, uint64_t off, uint64_t nonce, struct bad_stretch *ret_bad) {
+        struct bad_stretch bad = { 0 };
         uint64_t sums[SUMS_AT_ONCE];
         int r = fault_check(FAULT_SUMS_READ);
 
-        for (size_t at = 0; r == 0 && at < len;) {
-                size_t part = min_u64(len - at, (uint64_t)SUMS_AT_ONCE * BLOCK);
+        for (size_t at = 0, part; r == 0 && at < len; at += part) {
+                part = min_u64(len - at, (uint64_t)SUMS_AT_ONCE * BLOCK);
                 size_t bytes = blocksum_count(part) * sizeof *sums;
                 ssize_t n = io_read(m->sums_fd, sums, bytes, (off + at) / BLOCK * sizeof *sums);
-                if (n < 0)
-                        return (int)n;
-                if ((size_t)n < bytes || blocksum_verify((const char *)buf + at, part, off + at, nonce, sums) >= 0)
-                        return -EBADMSG;
-                at += part;
+                if (n != (ssize_t)bytes)
+                        r = n < 0 ? (int)n : -ENODATA;
+                else
+                        find_bad((const char *)buf + at, part, off + at, nonce, sums, &bad);
         }
-        return r;
+        if (r == 0 && bad.len == 0)
+                return 0;
+        *ret_bad = r == 0 ? bad : (struct bad_stretch){ off, len };
+        return r == 0 ? -EBADMSG : r;
 }
 
 static bool all_zero(const unsigned char *p, size_t len) {

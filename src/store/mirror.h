@@ -27,8 +27,12 @@ struct mirror *mirror_unref(struct mirror *m); /* returns NULL; NULL is ignored 
 /* `off` is a multiple of 4 KiB, `buf` aligned to it and as long as `len` rounded up to it; `len` ends on a block or
  * at the file's end.  0, or -errno; -ENODATA where the mirror is shorter than it should be. */
 int mirror_read(struct mirror *m, void *buf, size_t len, uint64_t off);
-/* Do these bytes, just read from [off, off+len), match the sidecar?  0, -EBADMSG or -errno. */
-int mirror_verify(struct mirror *m, const void *buf, size_t len, uint64_t off, uint64_t nonce);
+/* Do these bytes, just read from [off, off+len), match the sidecar?  0, -EBADMSG or -errno; then `ret_bad` is the
+ * stretch from the first block that does not to the last. */
+struct bad_stretch {
+        uint64_t off, len;
+};
+int mirror_verify(struct mirror *m, const void *buf, size_t len, uint64_t off, uint64_t nonce, struct bad_stretch *ret_bad);
 /* Data, then checksums.  Zeros stay a hole, as they may be in the source; only their checksums are written.  `buf` has
  * room up to the end of the last block.  On an error nothing of the range may be believed. */
 int mirror_write(struct mirror *m, void *buf, size_t len, uint64_t off, uint64_t nonce);

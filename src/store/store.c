@@ -3,12 +3,14 @@
 
 #include "base/util.h"
 #include "store/index.h"
+#include "store/mirror.h"
 #include "store/store_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,9 +20,29 @@
 
 #define FAIL(r, ...) (snprintf(error, STORE_ERROR_MAX, __VA_ARGS__), (r))
 
-/* The lock file's text is for people only; flock decides, and the kernel drops it with its owner. */
+/* The lock file holds one block of text: who the owner is, or that the last one left in order.  It is overwritten in
+ * place, so that a full disk cannot keep us from saying either. */
+#define LOCK_TEXT 512
+static const char clean_text[] = "left in order\n";
+
+static int write_lock_text(struct store *s, const char *fmt, ...) {
+        char text[LOCK_TEXT] = { 0 };
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        return pwrite(s->lock, text, sizeof text, 0) == (ssize_t)sizeof text ? 0 : -EIO;
+}
+
+static void read_lock_text(struct store *s, char text[LOCK_TEXT]) {
+        ssize_t n = pread(s->lock, text, LOCK_TEXT - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+}
+
+/* flock decides, and the kernel drops it with its owner. */
 static int take_lock(struct store *s, const char *path, const char *owner, unsigned wait_seconds, char *error) {
-        char text[256];
+        char text[LOCK_TEXT];
 
         s->lock = openat(s->dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (s->lock < 0)
@@ -29,18 +51,17 @@ static int take_lock(struct store *s, const char *path, const char *owner, unsig
                 if (errno != EWOULDBLOCK)
                         return FAIL(-errno, "cache %s: cannot lock it: %s", path, strerror(errno));
                 if (i >= wait_seconds * 20) {
-                        ssize_t n = pread(s->lock, text, sizeof text - 1, 0);
-                        text[n > 0 ? n : 0] = '\0';
+                        read_lock_text(s, text);
                         text[strcspn(text, "\n")] = '\0';
-                        return FAIL(-EBUSY, "cache %s belongs to %s; one cache directory serves one mount, give this "
+                        return FAIL(-EBUSY, "cache %s belongs to %.256s; one cache directory serves one mount, give this "
                                     "one its own (cache=OTHERDIR)", path, *text ? text : "another mount");
                 }
                 nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 * 1000 }, NULL);
         }
-        int n = snprintf(text, sizeof text, "the mount at %s (pid %d)\n", owner, (int)getpid());
-        n = n < (int)sizeof text ? n : (int)sizeof text - 1;
-        if (ftruncate(s->lock, 0) < 0 || pwrite(s->lock, text, (size_t)n, 0) != n)
-                return FAIL(-EIO, "cache %s: cannot write its lock: no space, or read-only?", path);
+        read_lock_text(s, text);
+        s->was_clean = strcmp(text, clean_text) == 0;
+        if (write_lock_text(s, "the mount at %s (pid %d)\n", owner, (int)getpid()) < 0 && s->was_clean)
+                return FAIL(-EIO, "cache %s: cannot write its lock: a read-only or failing disk?", path);
         return 0;
 }
 
@@ -48,7 +69,8 @@ static int probe_file(struct store *s, void *block) {
         _cleanup_close_ int fd = openat(s->dir, "probe", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
         struct stat before, after;
 
-        s->direct = fd >= 0 && pwrite(fd, block, BLOCK, 0) == (ssize_t)BLOCK;
+        /* A full disk refuses the write, not O_DIRECT. */
+        s->direct = fd >= 0 && (pwrite(fd, block, BLOCK, 0) == (ssize_t)BLOCK || errno == ENOSPC);
         if (!s->direct) {
                 if (fd >= 0)
                         close(take_fd(&fd));
@@ -80,6 +102,8 @@ static int probe(struct store *s, const char *path, char *error) {
         if (r == -EOPNOTSUPP)
                 return FAIL(r, "cache %s: its file system cannot punch holes, so nothing could ever be evicted; use a "
                             "directory on ext4, xfs or btrfs", path);
+        if (r == -ENOSPC || r == -EDQUOT)
+                return 0; /* nothing to be found out, and nothing to be admitted, until there is room */
         return r < 0 ? FAIL(r, "cache %s: cannot write there: %s", path, strerror(-r)) : 0;
 }
 
@@ -99,6 +123,23 @@ static int open_folders(struct store *s, const char *path, char *error) {
         return 0;
 }
 
+static void unlink_found(void *ctx, uint64_t id) { mirror_unlink(ctx, id); }
+
+/* Where not even the index can be opened (a full disk has no room for its log), the cache begins empty, which makes
+ * room. */
+static int open_index(struct store *s) {
+        bool fresh = false;
+        int r = index_open(s->dir, &s->index, &fresh);
+
+        if (r == -ENOSPC || r == -EIO) {
+                store_each_mirror(s, unlink_found, s);
+                index_delete(s->dir);
+                r = index_open(s->dir, &s->index, &fresh);
+        }
+        s->was_clean = s->was_clean && !fresh;
+        return r;
+}
+
 int store_open(const char *path, const char *owner, unsigned wait_seconds, struct store **ret, char *error) {
         struct store *s = calloc(1, sizeof *s);
         int r;
@@ -109,7 +150,7 @@ int store_open(const char *path, const char *owner, unsigned wait_seconds, struc
         if ((r = open_folders(s, path, error)) < 0 || (r = take_lock(s, path, owner, wait_seconds, error)) < 0 ||
             (r = probe(s, path, error)) < 0)
                 goto fail;
-        if ((r = index_open(s->dir, &s->index, &s->was_clean)) < 0) {
+        if ((r = open_index(s)) < 0) {
                 snprintf(error, STORE_ERROR_MAX, "cache %s: cannot open its index: %s", path, strerror(-r));
                 goto fail;
         }
@@ -123,7 +164,9 @@ fail:
 struct store *store_close(struct store *s, bool clean) {
         if (!s)
                 return NULL;
-        index_close(s->index, clean);
+        index_close(s->index);
+        if (clean)
+                write_lock_text(s, clean_text);
         closep(&s->lock);
         closep(&s->dir);
         free(s);
@@ -164,12 +207,10 @@ int store_each_mirror(struct store *s, void (*found)(void *ctx, uint64_t id), vo
 
         if (!top)
                 return -errno;
-        s->folders = 0;
         while ((e = readdir(top))) {
                 DIR *folder = e->d_name[0] != '.' ? open_dir(dirfd(top), e->d_name) : NULL;
                 if (!folder)
                         continue;
-                s->folders++;
                 each_in_folder(folder, found, ctx);
                 closedir(folder);
         }
@@ -184,10 +225,15 @@ static uint64_t allocated(int dir, const char *name) {
 
 uint64_t store_metadata_used(struct store *s) {
         static const char *const names[] = { "lock", "index.db", "index.db-wal", "index.db-journal", "mirrors" };
-        uint64_t bytes = (uint64_t)s->folders * s->block_size + s->block_size; /* and the directory itself */
+        uint64_t bytes = allocated(s->dir, ".");
+        char folder[16];
 
         for (size_t i = 0; i < ARRAY_SIZE(names); i++)
                 bytes += allocated(s->dir, names[i]);
+        for (unsigned i = 0; i < 256; i++) {
+                snprintf(folder, sizeof folder, "mirrors/%02x", i);
+                bytes += allocated(s->dir, folder);
+        }
         return bytes;
 }
 

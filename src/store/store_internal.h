@@ -4,8 +4,6 @@
 
 #include "store/store.h"
 
-#include <stdatomic.h>
-
 struct index;
 
 #define MIRROR_PATH_MAX 48
@@ -13,9 +11,8 @@ void mirror_path(char path[MIRROR_PATH_MAX], uint64_t id, const char *suffix);
 
 struct store {
         int dir, lock;
-        bool direct;              /* O_DIRECT works here */
-        bool was_clean;           /* the last owner left in order */
-        uint32_t block_size;      /* of the file system */
-        _Atomic unsigned folders; /* made below mirrors/ */
+        bool direct;         /* O_DIRECT works here */
+        bool was_clean;      /* the last owner left in order, and the index is its */
+        uint32_t block_size; /* of the file system */
         struct index *index;
 };

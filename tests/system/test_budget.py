@@ -42,7 +42,7 @@ def sampled(m, functions, timeout):
     finally:
         for c in children:
             c.is_running() and os.kill(c.pid, signal.SIGKILL)
-    assert samples > 20
+    assert samples > 3, "the storm ended before anybody looked"
     return most, claimed
 
 
