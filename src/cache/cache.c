@@ -68,13 +68,26 @@ static int new_policy(struct cache *c) {
         return policy_new(&cfg, &c->policy);
 }
 
+/* `size` is a wish: what the disk can give, less the reserve, is the most there will ever be. */
+static void clamp_size(struct cache *c) {
+        uint64_t most = space_left(c) + store_used(c->store);
+        char text[160];
+
+        if (c->size <= most)
+                return;
+        snprintf(text, sizeof text, "size=%lluM is more than the cache's disk can give; using %lluM",
+                 (unsigned long long)(c->size / MIB), (unsigned long long)(most / MIB));
+        c->size = most;
+        cache_warn(c, text);
+}
+
 static void note_warning(void *ctx, const char *text) { cache_warn(ctx, text); }
 
 static int open_store(struct cache *c, const struct cache_config *cfg, char *error) {
         int root = source_root(c->source);
         int r;
 
-        if (path_is_below(c->options->cache, root)) {
+        if (path_is_below(c->options->cache, cfg->source_path, root)) {
                 snprintf(error, CACHE_ERROR_MAX, "cache %s lies inside the source; it would cache itself: give a "
                          "directory on another file system", c->options->cache);
                 return -EINVAL;
@@ -82,6 +95,7 @@ static int open_store(struct cache *c, const struct cache_config *cfg, char *err
         if ((r = store_open(c->options->cache, cfg->owner, 10, &c->store, error)) < 0)
                 return r;
         store_warnings(c->store, root, note_warning, c);
+        clamp_size(c);
         if ((r = new_policy(c)) == 0 && (r = cache_load(c)) == 0 && (r = writer_start(c)) == 0)
                 r = flusher_start(c);
         if (r < 0)
@@ -100,6 +114,7 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
         c->options = cfg->options;
         c->source = cfg->source;
         c->mode = cfg->options->mode;
+        c->size = cfg->options->size;
         RB_INIT(&c->files);
         RB_INIT(&c->ids);
         TAILQ_INIT(&c->dirty_files);
@@ -176,6 +191,16 @@ void cache_warn(struct cache *c, const char *text) {
         pthread_mutex_unlock(&c->lock);
 }
 
+void cache_note_source(struct cache *c, int r) {
+        static const int gone[] = { -ENOTCONN, -EIO, -ENODEV, -ENXIO, -ETIMEDOUT, -EHOSTDOWN, -EHOSTUNREACH, -ECONNABORTED };
+        bool unreachable = false;
+
+        for (size_t i = 0; i < ARRAY_SIZE(gone); i++)
+                unreachable |= r == gone[i];
+        if (unreachable || (r >= 0 && c->source_unreachable))
+                c->source_unreachable = unreachable;
+}
+
 static void policy_part(struct cache *c, struct cache_status *ret) {
         struct policy_stats ps;
 
@@ -197,13 +222,16 @@ void cache_status(struct cache *c, struct cache_status *ret) {
                 ret->counters[i] = c->counters[i];
         if (c->policy)
                 policy_part(c, ret);
-        ret->size_bytes = c->store ? c->options->size : 0;
+        ret->size_bytes = c->store ? c->size : 0;
         ret->files = c->file_count;
         ret->queued_bytes = c->queue_bytes;
         ret->source_unreachable = c->source_unreachable;
-        for (size_t i = 0, n = 0; i < ARRAY_SIZE(c->warnings); i++)
-                if (c->warnings[i])
-                        ret->warnings[n++] = strdup(c->warnings[i]);
+        size_t n = 0;
+        for (size_t i = 0; i < ARRAY_SIZE(c->warnings) && c->warnings[i]; i++)
+                if ((ret->warnings[n] = strdup(c->warnings[i])))
+                        n++;
+        if (ret->source_unreachable)
+                ret->warnings[n] = strdup("the source is unreachable: its last call failed");
         pthread_mutex_unlock(&c->lock);
         ret->buffer_bytes = buffer_pool_held(c->buffers);
         if (c->store)

@@ -29,6 +29,7 @@ struct cache_config {
         const struct options *options; /* alive as long as the cache */
         struct source *source;
         const char *owner; /* the mount point, for the lock */
+        const char *source_path;
 };
 #define CACHE_ERROR_MAX 512
 /* -errno and a sentence in `error`.  Without options->cache it is a bypass: everything passes through. */
@@ -36,6 +37,8 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error);
 /* Ends what is under way, writes the index.  False: a read of the source still hangs, so memory was left to it. */
 bool cache_free(struct cache *c);
 void cache_warn(struct cache *c, const char *text); /* for `warnings` in status; each text once */
+/* A call to the source ended with `r` (0 or -errno): does it answer, as `source_state` has it? */
+void cache_note_source(struct cache *c, int r);
 
 /* `fd` is open on the file at `path` (relative to the mount) and belongs to the handle from now on, on failure too. */
 int cache_open(struct cache *c, int fd, const struct stat *st, const char *path, bool writer, struct cache_handle **ret);

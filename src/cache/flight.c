@@ -108,7 +108,7 @@ static void land(struct flight *fl, ssize_t result) {
         } else {
                 count(c, COUNT_source_read_bytes, (uint64_t)result);
         }
-        c->source_unreachable = result < 0 && result != -EINVAL;
+        cache_note_source(c, result < 0 ? (int)result : 0);
         if (worth_admitting(fl) && admission_offer(fl))
                 return;
         flight_leave_tree(fl);

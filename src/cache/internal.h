@@ -107,10 +107,11 @@ struct cache {
         pthread_cond_t tick;
         int64_t write_allowed_ns; /* write_rate: not before */
 
-        uint64_t capacity;
+        uint64_t size;     /* the option, clamped to the disk */
+        uint64_t capacity; /* what of it is left for ranges */
         _Atomic uint64_t counters[CACHE_COUNTERS];
         _Atomic bool source_unreachable;
-        char *warnings[15];
+        char *warnings[14];
 };
 
 static inline void count(struct cache *c, enum cache_counter which, uint64_t n) {

@@ -106,11 +106,11 @@ static int check_places(const struct mounting *m) {
         _cleanup_close_ int point = open(m->mountpoint, O_PATH | O_DIRECTORY | O_CLOEXEC);
         bool over_itself = strcmp(m->source_path, m->mountpoint) == 0;
 
-        if (!over_itself && path_is_below(m->mountpoint, source_root(m->source)))
+        if (!over_itself && path_is_below(m->mountpoint, m->source_path, source_root(m->source)))
                 return cli_fail(EXIT_MOUNT, "mount point %s lies inside the source %s; mount over the source itself "
                                 "(hotset mount %s %s), or elsewhere", m->mountpoint, m->source_path, m->source_path,
                                 m->source_path);
-        if (m->options.cache && point >= 0 && path_is_below(m->options.cache, point))
+        if (m->options.cache && point >= 0 && path_is_below(m->options.cache, m->mountpoint, point))
                 return cli_fail(EXIT_MOUNT, "cache %s lies inside the mount point %s; give a directory elsewhere",
                                 m->options.cache, m->mountpoint);
         return 0;
@@ -159,7 +159,7 @@ static void set_limits(void) {
 }
 
 static int open_cache(struct mounting *m) {
-        const struct cache_config cfg = { &m->options, m->source, m->mountpoint };
+        const struct cache_config cfg = { &m->options, m->source, m->mountpoint, m->source_path };
         int r = cache_new(&cfg, &m->cache, m->error);
         char text[CACHE_ERROR_MAX + 64];
 

@@ -58,7 +58,8 @@ void known_forget(struct known *k, struct range *r) {
         free(r);
 }
 
-/* What the followed shadow holds will be wanted again: such a ghost goes to the end of the queue, if others are near. */
+/* What the followed shadow holds will be wanted again: such a ghost goes to the end of the queue, if others
+ * are near. */
 static bool forget_oldest(struct known *k) {
         struct range *r = TAILQ_FIRST(&k->real->lists[LIST_GHOST]);
 

@@ -38,7 +38,8 @@ void known_init(struct known *k, struct contest *contest, struct real *real, uin
 struct range *known_new(struct known *k, struct range_map *m, uint64_t off, uint64_t len, bool above_limit);
 /* Cut `r` at `at`, strictly inside; it keeps its front.  Returns the tail, or NULL without memory. */
 struct range *known_split(struct known *k, struct range *r, uint64_t at);
-/* Make the part of `r` in [off, end) a range of its own.  NULL without memory: `r` then still holds all of that part. */
+/* Make the part of `r` in [off, end) a range of its own.  NULL without memory: `r` then still holds all of that
+ * part. */
 struct range *known_isolate(struct known *k, struct range *r, uint64_t off, uint64_t end);
 void known_shorten(struct known *k, struct range *r, uint64_t len);
 void known_forget(struct known *k, struct range *r); /* must be a ghost */

@@ -63,7 +63,8 @@ void policy_access(struct policy *p, struct range_map *m, uint64_t off, uint64_t
  * RANGE_PENDING, exactly those bytes, and evict for it what the followed shadow does not hold.  Parts already
  * present or pending are left alone.  Returns the bytes marked; what is not marked is declined.
  * Every pending byte must later meet policy_commit, policy_abort or policy_cut. */
-uint64_t policy_admit(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, policy_sink evicted, void *ctx);
+uint64_t policy_admit(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, policy_sink evicted,
+                      void *ctx);
 void policy_commit(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, uint64_t nonce);
 void policy_abort(struct policy *p, struct range_map *m, uint64_t off, uint64_t len);
 

@@ -45,7 +45,8 @@ static bool admit(struct policy *p, struct range *r, policy_sink evicted, void *
         return true;
 }
 
-uint64_t policy_admit(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, policy_sink evicted, void *ctx) {
+uint64_t policy_admit(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, policy_sink evicted,
+                      void *ctx) {
         uint64_t end = end_of(off, len), marked = 0;
 
         learn_end(p, m, end);

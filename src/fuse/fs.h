@@ -17,6 +17,7 @@
 #include <fuse_lowlevel.h>
 
 struct inval_queue;
+struct kill_watch;
 
 struct fs {
         const struct options *options;
@@ -25,13 +26,17 @@ struct fs {
         struct node_table *nodes;
         struct fuse_session *session;
         struct inval_queue *invals;
+        struct kill_watch *kills;
 };
 
 static inline struct fs *fs_of(fuse_req_t req) { return fuse_req_userdata(req); }
 static inline struct node *fs_node(fuse_req_t req, fuse_ino_t ino) { return node_from_id(fs_of(req)->nodes, ino); }
 
 /* The one place where our negative errno becomes FUSE's positive one. */
-static inline void reply_result(fuse_req_t req, int r) { fuse_reply_err(req, r < 0 ? -r : 0); }
+static inline void reply_result(fuse_req_t req, int r) {
+        cache_note_source(fs_of(req)->cache, r);
+        fuse_reply_err(req, r < 0 ? -r : 0);
+}
 
 /* An open file. */
 struct file {
@@ -67,6 +72,8 @@ int inval_start(struct fs *fs);
 void inval_stop(struct fs *fs);
 
 /* read_reply.c */
+int kill_watch_start(struct fs *fs);
+void kill_watch_stop(struct fs *fs);
 void reply_read(fuse_req_t req, struct cache_handle *h, uint64_t off, size_t size);
 
 /* creds.c: between these two calls this thread makes files as the request's user. */

@@ -212,7 +212,7 @@ int session_mount(const struct session_config *cfg, struct session **ret, char *
                 session_free(s);
                 return r;
         }
-        if ((r = learn_mount(s)) < 0 || (r = inval_start(&s->fs)) < 0)
+        if ((r = learn_mount(s)) < 0 || (r = inval_start(&s->fs)) < 0 || (r = kill_watch_start(&s->fs)) < 0)
                 goto fail;
         *ret = s;
         return 0;
@@ -311,6 +311,7 @@ struct session *session_free(struct session *s) {
         if (s->fs.session) {
                 unmount_ours(s);
                 inval_stop(&s->fs);
+                kill_watch_stop(&s->fs);
                 fuse_session_destroy(s->fs.session);
         }
         node_table_free(s->fs.nodes);

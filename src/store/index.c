@@ -96,6 +96,10 @@ static int open_db(struct index *ix, int dir) {
         int version = 0, r;
 
         snprintf(path, sizeof path, "/proc/self/fd/%d/index.db", dir);
+        /* Made by us, for nobody else's eyes; SQLite gives its log the same mode. */
+        _cleanup_close_ int fd = openat(dir, "index.db", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+                return errno == EISDIR || errno == ELOOP ? -EBADMSG : -errno;
         int rc = sqlite3_open_v2(path, &ix->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
         if (rc != SQLITE_OK)
                 return to_errno(rc);
