@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-#define WINDOW 12.0     /* budgets of traffic after which a reward counts half */
-#define WRITE_COST 0.1  /* of a hit byte */
+#define WINDOW 12.0      /* budgets of traffic after which a reward counts half */
+#define WRITE_COST 0.1   /* of a hit byte */
 #define CLEAR_LEAD 0.005 /* of the window's traffic */
 
 static bool runs(enum policy_kind kind, enum shadow_kind s) {

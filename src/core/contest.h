@@ -4,7 +4,7 @@
  *
  * Idea.  Every shadow earns the bytes it would have hit, less a tenth of the
  * bytes it would have written (flash wears, and a write costs a source read that
- * others wait for), in a sum that fades over eight budgets of traffic.  The
+ * others wait for), in a sum that halves in twelve budgets of traffic.  The
  * leader is changed only for a clear lead, so that two equal rules do not take
  * turns in moving the cache's contents.
  *

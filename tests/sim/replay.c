@@ -177,7 +177,9 @@ static void play(const struct trace *t, const struct options *o, struct policy *
 }
 
 static int kind_of(const char *name, enum policy_kind *ret) {
-        static const char *const names[] = { [POLICY_AUTO] = "auto", [POLICY_HOTNESS] = "hotness", [POLICY_LRU] = "lru" };
+        static const char *const names[] = {
+                [POLICY_AUTO] = "auto", [POLICY_HOTNESS] = "hotness", [POLICY_LRU] = "lru",
+        };
 
         for (unsigned i = 0; i < sizeof(names) / sizeof(*names); i++)
                 if (!strcmp(name, names[i])) {
@@ -187,7 +189,8 @@ static int kind_of(const char *name, enum policy_kind *ret) {
         return -EINVAL;
 }
 
-static void cell(const char *name, const struct trace *t, const struct options *o, const char *size, const char *policy) {
+static void cell(const char *name, const struct trace *t, const struct options *o, const char *size,
+                 const char *policy) {
         struct policy_config cfg = { .capacity = (uint64_t)(t->footprint * atof(size) / 100),
                                      .max_ranges = o->max_ranges, .min_ghosts = o->min_ghosts };
         struct range_map *maps = need(calloc(t->files, sizeof(*maps)));

@@ -212,7 +212,8 @@ START_TEST(damaged_heat_is_no_heat) {
 
         make(&(struct policy_config){ .kind = POLICY_AUTO, .capacity = 5 * MiB });
         for (uint64_t i = 0; i < 5; i++)
-                ck_assert_int_eq(policy_restore(policy, &map, i * MiB, MiB, 1, (struct range_heat){ wild[i], UINT64_MAX }), 0);
+                ck_assert_int_eq(0, policy_restore(policy, &map, i * MiB, MiB, 1,
+                                                   (struct range_heat){ wild[i], UINT64_MAX }));
         ck_assert_int_eq(policy_restore(policy, &map, UINT64_MAX - 10, 100, 1, (struct range_heat){ 0 }), -EINVAL);
         for (int n = 0; n < 200; n++)
                 do_read((uint64_t)(n % 20) * MiB, MiB);
@@ -260,12 +261,45 @@ END_TEST
 START_TEST(small_reads_merge_at_the_limit) {
         uint64_t hit = 0;
 
-        make(&(struct policy_config){ .kind = POLICY_AUTO, .capacity = 64 * MiB, .max_ranges = 1000, .min_ghosts = 100 });
+        make(&(struct policy_config){
+                .kind = POLICY_AUTO, .capacity = 64 * MiB, .max_ranges = 1000, .min_ghosts = 100 });
         for (int round = 0; round < 2; round++)
                 for (uint64_t i = 0; i < 8192; i++)
                         hit += do_read(i * BLOCK, BLOCK);
         ck_assert_uint_le(policy->known.count, 1000);
         ck_assert_uint_gt(hit, 8192ull * BLOCK / 10 * 9);
+}
+END_TEST
+
+/* Names run out before bytes do: what comes later must still be able to get in. */
+START_TEST(a_cache_full_of_tiny_ranges_still_learns) {
+        make(&(struct policy_config){
+                .kind = (enum policy_kind)_i, .capacity = 64 * MiB, .max_ranges = 1000, .min_ghosts = 100 });
+        for (uint64_t i = 0; i < 5000; i++)
+                do_read(i * 7919 % 5000 * 2 * BLOCK, BLOCK);
+        ck_assert_uint_le(policy->known.count, 1000);
+        for (int n = 0; n < 20; n++)
+                for (uint64_t i = 0; i < 8; i++)
+                        do_read((100 + i) * MiB, MiB);
+        for (uint64_t i = 0; i < 8; i++)
+                ck_assert_uint_eq(do_read((100 + i) * MiB, MiB), MiB);
+        ck_assert_uint_le(policy->known.count, 1000);
+}
+END_TEST
+
+/* Exact cuts of large ranges are not born as new ranges; the limit holds for them as well. */
+START_TEST(the_limit_holds_for_parts) {
+        make(&(struct policy_config){
+                .kind = POLICY_AUTO, .capacity = 64 * MiB, .max_ranges = 1000, .min_ghosts = 100 });
+        for (uint64_t i = 0; i < 512; i++)
+                policy_access(policy, &map, i * MiB, MiB);
+        policy_pin(policy, &map, 600 * MiB, 16 * MiB);
+        srand(6);
+        for (int n = 0; n < 20000; n++) {
+                do_read((uint64_t)(rand() % (512 * 256)) * BLOCK, BLOCK);
+                do_read(600ull * MiB + (uint64_t)(rand() % (16 * 256)) * BLOCK, BLOCK);
+        }
+        ck_assert_uint_le(policy->known.count, 2000);
 }
 END_TEST
 
@@ -292,6 +326,8 @@ int main(void) {
         tcase_add_loop_test(t, warming_takes_free_room_only, POLICY_AUTO, POLICY_LRU + 1);
         tcase_add_test(t, the_last_range_of_a_map_and_wild_offsets);
         tcase_add_test(t, small_reads_merge_at_the_limit);
+        tcase_add_loop_test(t, a_cache_full_of_tiny_ranges_still_learns, POLICY_AUTO, POLICY_LRU + 1);
+        tcase_add_test(t, the_limit_holds_for_parts);
         suite_add_tcase(s, t);
         runner = srunner_create(s);
         srunner_run_all(runner, CK_NORMAL);

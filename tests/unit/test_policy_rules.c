@@ -124,7 +124,9 @@ static void tick(struct slow *s, uint64_t len) {
         for (int i = 0; i < ITEMS; i++) {
                 struct item *it = &s->items[i];
 
-                if (it->held[SHADOW_OVERDUE] && it->gap > 0 && (double)it->last + 1.5 * (double)it->gap < (double)s->now)
+                if (!it->held[SHADOW_OVERDUE] || it->gap <= 0)
+                        continue;
+                if ((double)it->last + 1.5 * (double)it->gap < (double)s->now)
                         it->late = true;
         }
 }
