@@ -162,10 +162,13 @@ static int bench(const struct plan *p, struct report *r, bool json) {
 static void usage(FILE *f) {
         fputs("usage: readbench seq PATH...  [--block=SIZE]\n"
               "       readbench random FILE  [--count=N] [--max=SIZE] [--seed=N]\n"
-              "       readbench slices FILE  [--tokens=N] [--active=N] [--skew=X] [--seed=N] [--slices=TABLE]\n"
+              "       readbench slices FILE  [--tokens=N] [--active=N] [--skew=X] [--seed=N] [--once]\n"
+              "                              [--slices=TABLE]\n"
               "\n"
               "Read files and trees front to back (1M), a file at random places (1000 reads up to 1M), or the expert\n"
               "slices of a GGUF model as a decoder does (16 tokens, 8 experts per layer, skew 1).\n"
+              "--once leaves out what an earlier token read, which a page cache would hold.  --slices takes the\n"
+              "table of mkgguf --slices; without it FILE's header is read.\n"
               "\n"
               "  --mmap           through a shared map (default: pread)\n"
               "  --direct         O_DIRECT, ranges widened to 4 KiB\n"
@@ -218,6 +221,7 @@ static const struct option longs[] = {
         { "procs", required_argument, NULL, 'p' },
         { "json", no_argument, NULL, 'j' },
         { "help", no_argument, NULL, 'h' },
+        { "once", no_argument, NULL, 'o' },
         { NULL, 0, NULL, 0 },
 };
 
@@ -237,6 +241,9 @@ static bool take_order(int c, struct order *o) {
                 return true;
         case 'a':
                 o->active = parse_count(optarg, 65536);
+                return true;
+        case 'o':
+                o->once = true;
                 return true;
         case 'k':
                 o->skew = strtod(optarg, NULL);

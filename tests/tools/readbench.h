@@ -33,6 +33,7 @@ struct order {
         uint64_t max;    /* random: longest read */
         unsigned tokens; /* slices */
         unsigned active; /* slices: experts per layer and token */
+        bool once;       /* slices: leave out what an earlier token read */
         double skew;     /* slices: the n-th popular expert is chosen with weight n^-skew */
         uint64_t seed;
         const char *slices; /* table of slices (mkgguf --slices); NULL: from the file's header */

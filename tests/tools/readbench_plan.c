@@ -159,15 +159,17 @@ struct routing {
         double *cumulative;
         unsigned *ranked; /* [layer][rank] */
         bool *chosen;     /* this layer, this token */
+        bool *seen;       /* [layer][rank]: any token */
 };
 
 static struct routing routing_new(const struct bank *b, double skew, uint64_t *state) {
         struct routing r = { .cumulative = calloc(b->experts, sizeof(double)),
                              .ranked = calloc((size_t)b->layers * b->experts, sizeof(unsigned)),
-                             .chosen = calloc(b->experts, sizeof(bool)) };
+                             .chosen = calloc(b->experts, sizeof(bool)),
+                             .seen = calloc((size_t)b->layers * b->experts, sizeof(bool)) };
         double total = 0;
 
-        if (!r.cumulative || !r.ranked || !r.chosen)
+        if (!r.cumulative || !r.ranked || !r.chosen || !r.seen)
                 exit(2);
         for (unsigned i = 0; i < b->experts; i++)
                 r.cumulative[i] = total += pow(i + 1, -skew);
@@ -215,16 +217,20 @@ static void read_expert(struct plan *p, const struct bank *b, unsigned layer, un
                 add_range(p, 0, b->s[lo].off, b->s[lo].len);
 }
 
-static void route_layer(struct plan *p, const struct bank *b, struct routing *r, unsigned layer, unsigned active,
+static void route_layer(struct plan *p, const struct bank *b, struct routing *r, unsigned layer, const struct order *o,
                         uint64_t *state) {
+        bool *seen = r->seen + (size_t)layer * b->experts;
+
         memset(r->chosen, 0, b->experts * sizeof(bool));
-        for (unsigned left = active < b->experts ? active : b->experts; left > 0;) {
+        for (unsigned left = o->active < b->experts ? o->active : b->experts; left > 0;) {
                 const unsigned rank = choose_rank(r, b->experts, state);
 
                 if (r->chosen[rank])
                         continue;
                 r->chosen[rank] = true;
-                read_expert(p, b, layer, r->ranked[(size_t)layer * b->experts + rank]);
+                if (!o->once || !seen[rank])
+                        read_expert(p, b, layer, r->ranked[(size_t)layer * b->experts + rank]);
+                seen[rank] = true;
                 left--;
         }
 }
@@ -242,10 +248,11 @@ int plan_slices(struct plan *p, const char *path, const struct order *o) {
         r = routing_new(&b, o->skew, &state);
         for (unsigned t = 0; t < o->tokens; t++)
                 for (unsigned l = 0; l < b.layers; l++)
-                        route_layer(p, &b, &r, l, o->active, &state);
+                        route_layer(p, &b, &r, l, o, &state);
         free(r.cumulative);
         free(r.ranked);
         free(r.chosen);
+        free(r.seen);
         free(b.s);
         return 0;
 }
