@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from children import descendants, is_running, reap, wait_gone, wait_until, where
 
 REPO = Path(__file__).resolve().parents[2]
@@ -121,7 +123,10 @@ class Mount:
         self.path.mkdir(parents=True, exist_ok=True)
         if self.cache:
             self.cache.mkdir(parents=True, exist_ok=True)
-        self.started = hotset(*self.argv())
+        self.started = hotset(*self.argv(), check=False)
+        if "is not there yet" in self.started.stderr:
+            pytest.skip(self.started.stderr.strip())
+        assert self.started.returncode == 0, self.started
         self.pid = self.status()["pid"]
         return self
 

@@ -2,6 +2,7 @@
 """Many readers, one source read per byte; and nobody waits for a lock while the source is read."""
 
 import hashlib
+import mmap
 import os
 import random
 
@@ -9,7 +10,7 @@ import pytest
 
 from children import Child, ChildFailed, barrier, parallel, wait_until
 from harness import hotset
-from readers import Direct, direct
+from readers import Direct, direct, opened
 
 MIB = 1 << 20
 
@@ -150,10 +151,19 @@ def test_buffered_held_reads_do_not_starve_hits(held):
         assert [r.result(20) for r in readers] == [held.truth["held"][i * MIB:i * MIB + 4096] for i in range(8)]
 
 
-def test_a_held_reader_can_be_killed(held):
+@pytest.mark.parametrize("how", ["direct", "buffered", "map"])
+def test_a_held_reader_can_be_killed(held, how):
     """SIGKILL ends it while the source still waits, and the bytes that come later are of use to the next reader."""
+    def read():
+        if how == "direct":
+            return direct(held.m / "held", 0, 131_072)
+        with opened(held.m / "held") as fd, mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as view:
+            return os.pread(fd, 131_072, 0) if how == "buffered" else view[:131_072]
+
     with held:
-        victim, other = held.stuck([0, MIB])
+        other = held.stuck([4 * MIB])[0]
+        victim = Child(read)
+        wait_until("both are held", lambda: held_reads(held.source) >= 2)
         victim.kill(10)
         assert not other.is_done()
         held.hold.unlink()
