@@ -68,16 +68,16 @@ static int new_policy(struct cache *c) {
         return policy_new(&cfg, &c->policy);
 }
 
-/* `size` is a wish: what the disk can give, less the reserve, is the most there will ever be. */
-static void clamp_size(struct cache *c) {
+/* `size` is a wish: what the disk can give, less the reserve, is the most there will be until others free some. */
+static void warn_of_size(struct cache *c) {
         uint64_t most = space_left(c) + store_used(c->store);
         char text[160];
 
-        if (c->size <= most)
+        c->size = min_u64(c->options->size, most);
+        if (c->size == c->options->size)
                 return;
         snprintf(text, sizeof text, "size=%lluM is more than the cache's disk can give; using %lluM",
-                 (unsigned long long)(c->size / MIB), (unsigned long long)(most / MIB));
-        c->size = most;
+                 (unsigned long long)(c->options->size / MIB), (unsigned long long)(most / MIB));
         cache_warn(c, text);
 }
 
@@ -95,7 +95,7 @@ static int open_store(struct cache *c, const struct cache_config *cfg, char *err
         if ((r = store_open(c->options->cache, cfg->owner, 10, &c->store, error)) < 0)
                 return r;
         store_warnings(c->store, root, note_warning, c);
-        clamp_size(c);
+        warn_of_size(c);
         if ((r = new_policy(c)) == 0 && (r = cache_load(c)) == 0 && (r = writer_start(c)) == 0)
                 r = flusher_start(c);
         if (r < 0)
@@ -114,7 +114,6 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
         c->options = cfg->options;
         c->source = cfg->source;
         c->mode = cfg->options->mode;
-        c->size = cfg->options->size;
         RB_INIT(&c->files);
         RB_INIT(&c->ids);
         TAILQ_INIT(&c->dirty_files);

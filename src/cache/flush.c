@@ -33,7 +33,7 @@ struct flusher {
 /* Rows are charged with their ranges; what the index takes beyond that (free pages, its log) is taken off the top, and
  * so is what free space has to be left.  `present`: what mirrors take already.  Looks at the disk: without the lock. */
 static uint64_t capacity_for(struct cache *c, uint64_t metadata, uint64_t rows, uint64_t present) {
-        uint64_t size = c->size, charged = rows * INDEX_ROW_BYTES;
+        uint64_t size = c->options->size, charged = rows * INDEX_ROW_BYTES;
         uint64_t meta = (metadata > charged ? metadata - charged : 0) + min_u64(LOG_HEADROOM, size / 8);
 
         return min_u64(size > meta ? size - meta : 0, present + space_left(c));
@@ -46,7 +46,7 @@ uint64_t budget_at_start(struct cache *c) {
 
 /* A budget that moves with every file that others write would rescale the policy for nothing: steps of 1/256. */
 static void adjust_budget(struct cache *c) {
-        uint64_t metadata = store_metadata_used(c->store), step = c->size / 256;
+        uint64_t metadata = store_metadata_used(c->store), step = c->options->size / 256;
         struct policy_stats ps;
 
         pthread_mutex_lock(&c->lock);
@@ -57,6 +57,7 @@ static void adjust_budget(struct cache *c) {
                 return;
         pthread_mutex_lock(&c->lock);
         c->capacity = now;
+        c->size = min_u64(c->options->size, now + metadata + LOG_HEADROOM);
         policy_set_capacity(c->policy, now);
         policy_shrink(c->policy, sink_evicted, NULL);
         pthread_mutex_unlock(&c->lock);

@@ -107,7 +107,7 @@ struct cache {
         pthread_cond_t tick;
         int64_t write_allowed_ns; /* write_rate: not before */
 
-        uint64_t size;     /* the option, clamped to the disk */
+        uint64_t size;     /* the option, or what the disk can give at present where that is less */
         uint64_t capacity; /* what of it is left for ranges */
         _Atomic uint64_t counters[CACHE_COUNTERS];
         _Atomic bool source_unreachable;

@@ -9,7 +9,7 @@ import pytest
 
 import readers
 import trees
-from harness import drop_caches
+from harness import drop_caches, remove
 from readers import contents, direct, opened, same_bytes
 
 SIZE = trees.Pool.SIZE
@@ -94,13 +94,15 @@ def by_map(path):
 LOOKS = {"read": contents, "map": by_map, "direct": lambda p: direct(p, 0, SIZE + 1_000_000)}
 
 
-@pytest.fixture
-def folders(work):
-    """One folder for each way to look, so that each looks first after a change."""
-    top = work / "source"
-    for name in LOOKS:
-        trees.make_files(top / name, {"f": SIZE, "g": SIZE})
-    return top
+@pytest.fixture(scope="module")
+def coherence_folders(sources):
+    """For each change one folder for each way to look, so that each looks first after the change."""
+    top = sources / "coherence"
+    for change in CHANGES:
+        for name in LOOKS:
+            trees.make_files(top / change.__name__ / name, {"f": SIZE, "g": SIZE})
+    yield trees.aged(top)
+    remove(top)
 
 
 def agree(m, source, name, look):
@@ -111,9 +113,9 @@ def agree(m, source, name, look):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_next_open_sees_it(hot, folders, change):
+def test_the_next_open_sees_it(hot, coherence_folders, change):
     """Warm in the cache and, by read and by map, in the kernel's page cache; then changed."""
-    trees.aged(folders)
+    folders = coherence_folders / change.__name__
     with hot(folders) as m:
         for name in LOOKS:
             for look in LOOKS.values():
