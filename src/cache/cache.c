@@ -48,6 +48,7 @@ static void init_sync(struct cache *c) {
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         pthread_cond_init(&c->work, &attr);
         pthread_cond_init(&c->tick, &attr);
+        pthread_cond_init(&c->ahead_landed, NULL);
         pthread_condattr_destroy(&attr);
 }
 

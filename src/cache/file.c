@@ -224,6 +224,7 @@ void cache_close(struct cache_handle *h) {
 
         if (f) {
                 pthread_mutex_lock(&c->lock);
+                stream_end(h);
                 if (h->writer) {
                         f->writers--;
                         f->generation++;

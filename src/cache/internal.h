@@ -5,6 +5,7 @@
  *   file.c    the table of files, identity, changes through the mount
  *   read.c    the read path
  *   flight.c  reads of the source, shared by everybody who wants the bytes
+ *   stream.c  reads of the mirror ahead of a reader that goes from front to back
  *   admit.c   the queue behind the reply, and the one thread that changes mirrors
  *   flush.c   index and budget, behind everything else
  *   load.c    what a restart finds
@@ -24,9 +25,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* The daemon's buffers, all of them (README states the bound).  A quarter is for reads that mix mirror and source,
- * half for the admission queue; what is left is always there for reads of the source, so none of the three can starve
- * the others into a deadlock. */
+/* The daemon's buffers, all of them (README states the bound).  A quarter is for bytes from mirrors (reads that mix
+ * mirror and source, reads ahead), half for the admission queue; what is left is always there for reads of the source,
+ * so none of the three can starve the others into a deadlock. */
 #define POOL_BYTES (64u * MIB)
 #define MIXED_BYTES (POOL_BYTES / 4)
 #define QUEUE_BYTES (POOL_BYTES / 2)
@@ -61,11 +62,29 @@ struct cache_file {
 RB_HEAD(key_tree, cache_file);
 RB_HEAD(id_tree, cache_file);
 
+/* One read of the mirror, begun before it was asked for.  What it brings is verified when it is used, like any other. */
+struct ahead {
+        struct io_op io;
+        struct cache *cache;
+        struct mirror *mirror;
+        char *buf;
+        uint64_t off, len, removals;
+        unsigned refs;
+        bool landed, good;
+};
+enum { AHEADS = 2 };
+struct stream {
+        uint64_t end;   /* how far the reader has come */
+        uint64_t bytes; /* in how long a row */
+        struct ahead *aheads[AHEADS]; /* in order; NULL: none */
+};
+
 struct cache_handle {
         struct cache *cache;
         struct cache_file *file; /* NULL: passed through */
         int fd;
         bool writer;
+        struct stream stream;
         _Atomic unsigned refs; /* the opener's, and one for each read of the source under way: the fd must not be reused */
 };
 
@@ -97,6 +116,7 @@ struct cache {
         size_t deleted_count, deleted_room;
 
         size_t mixed_bytes;
+        pthread_cond_t ahead_landed;
         struct flight_queue starved; /* waiting for a buffer */
         struct flight_queue queue;   /* waiting for the writer */
         size_t queue_bytes;
@@ -165,6 +185,16 @@ void flight_unref(struct flight *fl);                  /* without the lock */
 void flight_leave_tree(struct flight *fl);
 void flights_detach(struct cache_file *f); /* nobody joins them any more, nothing of them is admitted */
 void buffers_kick(struct cache *c);        /* a buffer came back; without the lock */
+
+/* stream.c: under the lock where nothing else is said. */
+/* Notes a read of [off, end) that is all present.  An ahead that has to be started, or NULL. */
+struct ahead *stream_note(struct cache_handle *h, uint64_t off, uint64_t end);
+/* The ahead that holds [off, end), referenced, landed or not; NULL: none. */
+struct ahead *stream_find(struct cache_handle *h, uint64_t off, uint64_t end);
+void stream_end(struct cache_handle *h);
+void ahead_start(struct ahead *a);               /* without the lock */
+const char *ahead_wait(struct ahead *a);         /* without the lock: its bytes, or NULL */
+void ahead_unref(struct ahead *a);               /* without the lock */
 
 /* admit.c */
 bool admission_offer(struct flight *fl); /* true: the queue holds a reference now */

@@ -25,6 +25,7 @@ struct plan {
         struct piece pieces[MAX_PIECES];
         size_t count;
         struct mirror *mirror; /* referenced, where a piece is present */
+        struct ahead *ahead, *start_ahead; /* READ_HIT: bytes that were read ahead, and the next to read */
         uint64_t removals;
         int error; /* READ_ERROR: positive */
 };
@@ -131,14 +132,39 @@ static int read_pieces(struct cache_file *f, struct mirror *m, char *buf, uint64
         return r;
 }
 
-static bool reply_hit(struct cache_handle *h, struct plan *pl, struct read_sink *sink) {
-        char *buf = thread_buffer();
+static void reply_bytes(struct cache_handle *h, const struct plan *pl, const char *bytes, struct read_sink *sink) {
+        struct iovec iov = { (char *)bytes + (pl->off - pl->start), pl->end - pl->off };
 
-        if (!buf || read_pieces(h->file, pl->mirror, buf, pl->start, pl->pieces, pl->count, pl->removals) < 0)
-                return false;
-        struct iovec iov = { buf + (pl->off - pl->start), pl->end - pl->off };
         count_read(h->cache, iov.iov_len, 0, 0);
         sink->reply(sink, &iov, 1);
+}
+
+/* From a buffer that was read ahead.  False: it is not good (any more), which says nothing about the mirror. */
+static bool reply_ahead(struct cache_handle *h, const struct plan *pl, struct read_sink *sink) {
+        const char *buf = pl->ahead ? ahead_wait(pl->ahead) : NULL;
+        bool checked = h->cache->options->verify != VERIFY_OFF;
+        struct bad_stretch bad;
+
+        if (!buf || pl->ahead->mirror != pl->mirror || (!checked && pl->ahead->removals != pl->removals))
+                return false;
+        buf += pl->start - pl->ahead->off;
+        for (size_t i = 0; checked && i < pl->count; i++) {
+                const struct piece *p = &pl->pieces[i];
+                if (mirror_verify(pl->mirror, buf + (p->off - pl->start), p->len, p->off, p->nonce, &bad) < 0)
+                        return false;
+        }
+        reply_bytes(h, pl, buf, sink);
+        return true;
+}
+
+static bool reply_hit(struct cache_handle *h, struct plan *pl, struct read_sink *sink) {
+        if (reply_ahead(h, pl, sink))
+                return true;
+
+        char *buf = thread_buffer();
+        if (!buf || read_pieces(h->file, pl->mirror, buf, pl->start, pl->pieces, pl->count, pl->removals) < 0)
+                return false;
+        reply_bytes(h, pl, buf, sink);
         return true;
 }
 
@@ -373,8 +399,11 @@ static enum verdict plan(struct cache_handle *h, struct plan *pl, struct read_si
         if (any_hit && !f->mirror)
                 return READ_NO_MIRROR;
         pl->mirror = any_hit ? mirror_ref(f->mirror) : NULL;
-        if (all_hit)
+        if (all_hit) {
+                pl->start_ahead = stream_note(h, pl->off, pl->end);
+                pl->ahead = stream_find(h, pl->start, pl->stop);
                 return READ_HIT;
+        }
         *ret_op = op_new(h, sink, pl->off, pl->end, pl->count);
         return *ret_op && op_take_mixed(*ret_op, pl) && op_take_parts(*ret_op, pl) ? READ_OP : READ_PRIVATE;
 }
@@ -390,7 +419,11 @@ static bool read_round(struct cache_handle *h, uint64_t off, uint64_t end, struc
         enum verdict v = plan(h, &pl, sink, first, &op);
         pthread_mutex_unlock(&c->lock);
         switch (v) {
-        case READ_HIT: done = reply_hit(h, &pl, sink); break;
+        case READ_HIT:
+                ahead_start(pl.start_ahead);
+                done = reply_hit(h, &pl, sink);
+                ahead_unref(pl.ahead);
+                break;
         case READ_OP: op_start(op, &pl); break;
         case READ_ERROR: fail(c, sink, pl.error); break;
         case READ_BYPASS: read_private(h, off, end, true, sink, false); break;

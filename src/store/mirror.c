@@ -98,6 +98,10 @@ int mirror_read(struct mirror *m, void *buf, size_t len, uint64_t off) {
         return (size_t)n < len ? -ENODATA : 0;
 }
 
+void mirror_prepare_read(struct mirror *m, struct io_op *op, void *buf, size_t len, uint64_t off) {
+        *op = (struct io_op){ .fd = m->fd, .buf = buf, .len = block_up(len), .off = off };
+}
+
 /* Widens `bad` by the blocks of [off, off+len) that do not match. */
 static void find_bad(const char *buf, size_t len, uint64_t off, uint64_t nonce, const uint64_t *sums, struct bad_stretch *bad) {
         ptrdiff_t at;

@@ -11,6 +11,8 @@
  */
 #pragma once
 
+#include "io/io.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,6 +29,8 @@ struct mirror *mirror_unref(struct mirror *m); /* returns NULL; NULL is ignored 
 /* `off` is a multiple of 4 KiB, `buf` aligned to it and as long as `len` rounded up to it; `len` ends on a block or
  * at the file's end.  0, or -errno; -ENODATA where the mirror is shorter than it should be. */
 int mirror_read(struct mirror *m, void *buf, size_t len, uint64_t off);
+/* The same, for an engine: the caller sets done and submits it, and holds the mirror until then. */
+void mirror_prepare_read(struct mirror *m, struct io_op *op, void *buf, size_t len, uint64_t off);
 /* Do these bytes, just read from [off, off+len), match the sidecar?  0, -EBADMSG or -errno; then `ret_bad` is the
  * stretch from the first block that does not to the last. */
 struct bad_stretch {
