@@ -210,6 +210,7 @@ static void policy_part(struct cache *c, struct cache_status *ret) {
         ret->present_bytes = ps.present_bytes;
         ret->extents = ps.present_ranges;
         ret->ghosts = ps.ghost_ranges;
+        ret->counters[COUNT_readmitted_bytes] = ps.readmitted_bytes;
         ret->shadow_hit_bytes = ps.shadow_hit_bytes;
         ret->shadow_admitted_bytes = ps.shadow_admitted_bytes;
         ret->policy_active = policy_active(c->policy) == POLICY_LRU ? "lru" : "hotness";

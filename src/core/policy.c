@@ -157,6 +157,7 @@ void policy_stats(const struct policy *p, struct policy_stats *ret) {
                 .ghost_ranges = p->known.count - p->real.present_ranges,
                 .clock = p->clock,
                 .pinned = p->real.pinned,
+                .readmitted_bytes = p->readmitted,
                 .shadow_hit_bytes = s->hit_bytes,
                 .shadow_admitted_bytes = s->admitted_bytes,
         };

@@ -104,6 +104,7 @@ int policy_restore(struct policy *p, struct range_map *m, uint64_t off, uint64_t
 struct policy_stats {
         uint64_t charged, present_bytes, present_ranges, ghost_ranges, clock;
         uint64_t pinned; /* the part of charged that is pinned */
+        uint64_t readmitted_bytes;      /* committed, and had been evicted before */
         uint64_t shadow_hit_bytes, shadow_admitted_bytes; /* what the followed shadow would have hit and written */
 };
 void policy_stats(const struct policy *p, struct policy_stats *ret);

@@ -21,6 +21,7 @@ struct policy {
         struct real real;
         struct known known;
         uint64_t clock; /* bytes requested */
+        uint64_t readmitted;
 };
 
 #define POLICY_BLOCK 4096u

@@ -65,6 +65,10 @@ uint64_t policy_admit(struct policy *p, struct range_map *m, uint64_t off, uint6
 /* One pending range is done: it becomes `state`. */
 static void finish(struct policy *p, struct range *r, enum range_state state, uint64_t nonce) {
         r->nonce = nonce;
+        if (state == RANGE_PRESENT && r->evicted) {
+                p->readmitted += r->len;
+                r->evicted = false;
+        }
         real_set_state(&p->real, r, state);
 }
 

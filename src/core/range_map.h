@@ -31,7 +31,8 @@ struct range {
 
         /* core's own */
         unsigned list : 3;        /* which list of the real cache, core/real.h */
-        unsigned pins : 27;
+        unsigned evicted : 1;     /* was present once, and had to go: what comes back is readmitted */
+        unsigned pins : 26;
         uint32_t part;            /* bytes/512 heard of in reads that covered less than half, not yet credited */
         float gap;                /* largest recent distance between uses, bytes; 0: used once */
         uint32_t due_at;          /* position in the overdue shadow's heap of deadlines */

@@ -84,7 +84,7 @@ void real_set_state(struct real *c, struct range *r, enum range_state state) {
 
 void real_set_pins(struct real *c, struct range *r, unsigned pins) {
         count(c, r, r->len, -1);
-        r->pins = pins & 0x7ffffff;
+        r->pins = pins & 0x3ffffff;
         count(c, r, r->len, 1);
         real_relist(c, r);
 }
@@ -123,6 +123,7 @@ bool real_make_room(struct real *c, uint64_t need, uint64_t ranges, policy_sink 
                 if (!r)
                         return false;
                 real_set_state(c, r, RANGE_GHOST);
+                r->evicted = true;
                 evicted(ctx, r->map, r->off, r->len);
         }
         return true;

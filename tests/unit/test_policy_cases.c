@@ -77,6 +77,10 @@ START_TEST(lru_gets_nothing_from_a_loop) {
                 for (uint64_t i = 0; i < 100; i++)
                         ck_assert_uint_eq(do_read(i * MiB, MiB), 0);
         ck_assert_int_eq(policy_active(policy), POLICY_LRU);
+
+        struct policy_stats ps; /* and after the first round, all that comes had to go before */
+        policy_stats(policy, &ps);
+        ck_assert_uint_eq(ps.readmitted_bytes, 200ull * MiB);
 }
 END_TEST
 
