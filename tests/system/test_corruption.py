@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 import trees
-from harness import mirrors, sidecar
+from harness import mirrors, run, sidecar
 from readers import Direct, same_bytes
 
 SIZE = 3 << 20
@@ -242,7 +242,6 @@ def test_the_whole_cache_directory_disappears(hot, three):
     """rm -rf of everything in it while mounted: readers do not notice."""
     with hot(three) as m:
         fill(m, three)
-        from harness import run
         run("find", m.cache, "-mindepth", "1", "-delete")
         read_and_compare(m, three)
         m.settle()
@@ -253,7 +252,6 @@ def test_the_whole_cache_directory_disappears(hot, three):
 
 def test_an_older_copy_of_the_cache_is_put_back(hot, work):
     """A restored backup: mirrors and index that fit each other, but the file has changed since."""
-    from harness import run
     source = trees.aged(trees.make_files(work / "source", {n: SIZE for n in NAMES}))
     m = hot(source).start()
     fill(m, source)
@@ -270,23 +268,28 @@ def test_an_older_copy_of_the_cache_is_put_back(hot, work):
         read_and_compare(m, source)
 
 
-def test_mirrors_of_one_time_with_the_index_of_another(hot, work):
-    """What a crash can leave: the index knows the new range, the mirror and sidecar are the old ones."""
-    from harness import run
+@pytest.mark.parametrize("how", ["behind", "through"])
+def test_mirrors_of_one_time_with_the_index_of_another(hot, work, how):
+    """What a crash can leave: the index knows the new range, the mirror and its sidecar are the old ones.  They fit
+    each other, so only a nonce that is new with each change tells."""
     source = trees.aged(trees.make_files(work / "source", {n: SIZE for n in NAMES}))
     m = hot(source).start()
     fill(m, source)
     m.stop()
     run("cp", "-a", m.cache / "mirrors", work / "old-mirrors")
-    with open(source / "a", "r+b") as f:
-        f.write(trees.random_bytes("new a", SIZE))
-    trees.aged(source)
     with m.start():
+        with open((m.path if how == "through" else source) / "a", "r+b") as f:
+            f.seek(1 << 20)
+            f.write(trees.random_bytes("new a", 600_000))      # a part, so that the mirror stays in use
+        trees.aged(source)
         read_and_compare(m, source)
         m.settle()
-    for old in (p for p in (work / "old-mirrors").glob("*/*")):
+    kept = 0
+    for old in (work / "old-mirrors").glob("*/*"):
         new = m.cache / "mirrors" / old.parent.name / old.name
         if new.exists():
             run("cp", old, new)
+            kept += 1
+    assert kept >= (6 if how == "through" else 4)
     with m.start():
         read_and_compare(m, source)

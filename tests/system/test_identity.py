@@ -30,16 +30,17 @@ def test_every_way_to_read_in_every_state(work, odd_tree, verify):
         warm_up(m, odd_tree)
         with m.counting() as c:
             compare(m, odd_tree, seed="warm")
-        assert c["hit_bytes"] > 4 << 20, "the warm pass did not read the cache"
+        assert c["hit_bytes"] > 4 << 20 and c["corrupt_bytes"] == 0, "the warm pass did not read the cache"
 
         m.restart()
         with m.counting() as c:
             compare(m, odd_tree, seed="restarted")
-        assert c["hit_bytes"] > 4 << 20, "the restarted mount did not read the cache"
+        assert c["hit_bytes"] > 4 << 20 and c["corrupt_bytes"] == 0, "the restarted mount did not read the cache"
 
         m.kill()
         m.start()
         compare(m, odd_tree, seed="after a crash")
+        assert m.counters()["corrupt_bytes"] == 0
 
 
 @pytest.mark.deadline(120)
@@ -74,6 +75,7 @@ def test_with_everything_on_as_a_user_mounts_it(work, odd_tree):
             compare(m, odd_tree, seed=state)
             m.settle()
             drop_caches()
+            assert m.counters()["corrupt_bytes"] == 0
         m.restart()
         compare(m, odd_tree, seed="restarted")
 
@@ -91,7 +93,7 @@ def test_source_and_cache_on_each_file_system(work, odd_tree, fstype):
             warm_up(m, top)
             with m.counting() as c:
                 compare(m, top, readers.THROUGH_DAEMON + [readers.by_seek], seed="warm")
-            assert c["hit_bytes"] > 4 << 20
+            assert c["hit_bytes"] > 4 << 20 and c["corrupt_bytes"] == 0
             m.restart()
             compare(m, top, readers.THROUGH_DAEMON, seed="restarted")
 
