@@ -273,11 +273,10 @@ def test_mirrors_of_one_time_with_the_index_of_another(hot, work, how):
     """What a crash can leave: the index knows the new range, the mirror and its sidecar are the old ones.  They fit
     each other, so only a nonce that is new with each change tells."""
     source = trees.aged(trees.make_files(work / "source", {n: SIZE for n in NAMES}))
-    m = hot(source).start()
-    fill(m, source)
-    m.stop()
-    run("cp", "-a", m.cache / "mirrors", work / "old-mirrors")
-    with m.start():
+    with hot(source) as m:
+        fill(m, source)
+        os.sync()
+        run("cp", "-a", m.cache / "mirrors", work / "old-mirrors")
         with open((m.path if how == "through" else source) / "a", "r+b") as f:
             f.seek(1 << 20)
             f.write(trees.random_bytes("new a", 600_000))      # a part, so that the mirror stays in use
