@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-enum { CLASSES = 9 }; /* 4 KiB << 0..8 */
+enum { CLASSES = 10 }; /* 4 KiB << 0..9 */
 
 struct idle {
         struct idle *next;
@@ -26,6 +26,8 @@ static unsigned class_of(size_t size) {
                 c++;
         return c;
 }
+
+size_t buffer_room(size_t size) { return (size_t)BLOCK << class_of(size); }
 
 int buffer_pool_new(size_t bound, struct buffer_pool **ret) {
         struct buffer_pool *p = calloc(1, sizeof *p);

@@ -14,17 +14,19 @@
 #include <errno.h>
 #include <string.h>
 
-enum { MAX_PARTS = 16 };
+enum { MAX_PARTS = BUFFER_MAX / BLOCK / 2 }; /* every other block of a flight */
 
 bool admission_offer(struct flight *fl) {
         struct cache *c = fl->handle->cache;
 
-        if (c->stopping || c->queue_bytes + fl->span.len > QUEUE_BYTES) {
+        size_t room = buffer_room(fl->span.len);
+
+        if (c->stopping || c->queue_bytes + room > QUEUE_BYTES) {
                 count(c, COUNT_dropped_bytes, fl->span.len);
                 return false;
         }
         fl->refs++;
-        c->queue_bytes += fl->span.len;
+        c->queue_bytes += room;
         TAILQ_INSERT_TAIL(&c->queue, fl, link);
         pthread_cond_signal(&c->work);
         return true;
@@ -97,8 +99,8 @@ void sink_cut(void *ctx, struct range_map *map, uint64_t off, uint64_t len) {
         removal_push(map->owner, off, len);
 }
 
-/* The file's mirror, referenced, opened where nobody holds it open; NULL: there is none, and none was to be made. */
-static struct mirror *writer_mirror(struct cache_file *f, uint64_t id, bool create) {
+/* The file's mirror, referenced, opened where nobody holds it open.  -ESTALE: it is not the file's any more. */
+static int writer_mirror(struct cache_file *f, uint64_t id, bool create, struct mirror **ret) {
         struct cache *c = f->cache;
         struct mirror *m = NULL;
 
@@ -108,11 +110,10 @@ static struct mirror *writer_mirror(struct cache_file *f, uint64_t id, bool crea
         if (current && f->mirror)
                 m = mirror_ref(f->mirror);
         pthread_mutex_unlock(&c->lock);
+        *ret = m;
         if (m || !current)
-                return m;
+                return m ? 0 : -ESTALE;
         int r = mirror_open(c->store, id, size, create, &m);
-        if (r < 0 && create)
-                count(c, COUNT_cache_errors, 1);
         pthread_mutex_lock(&c->lock);
         if (r == 0 && f->id == id && create && !f->mirror_made) {
                 f->mirror_made = true;
@@ -121,7 +122,8 @@ static struct mirror *writer_mirror(struct cache_file *f, uint64_t id, bool crea
         if (r == 0 && f->id == id && f->opens > 0 && !f->mirror && f->identity.version.size == size)
                 f->mirror = mirror_ref(m);
         pthread_mutex_unlock(&c->lock);
-        return m;
+        *ret = m;
+        return r;
 }
 
 static bool sums_wanted(struct cache_file *f, uint64_t span) {
@@ -135,15 +137,17 @@ static bool sums_wanted(struct cache_file *f, uint64_t span) {
         return wanted;
 }
 
-static void punch(struct cache_file *f, struct mirror *m, const struct removal *r) {
+static int punch(struct cache_file *f, struct mirror *m, const struct removal *r) {
         uint64_t span = r->off - r->off % MIRROR_SUMS_SPAN;
         int bad = mirror_punch(m, r->off, r->len);
 
         for (; bad == 0 && span < r->off + r->len; span += MIRROR_SUMS_SPAN)
                 if (!sums_wanted(f, span))
                         bad = mirror_punch_sums(m, span);
-        if (bad == 0)
-                return;
+        return bad;
+}
+
+static void give_up_mirror(struct cache_file *f, const struct removal *r, int bad) {
         /* What cannot be punched would be space that nobody accounts for: give up this mirror as a whole. */
         log_warn("cannot free a range of mirror %016llx: %s; the whole mirror is dropped", (unsigned long long)r->id,
                  strerror(-bad));
@@ -159,9 +163,12 @@ static void remove_range(struct cache *c, struct removal *r) {
                 mirror_unlink(c->store, r->id);
                 return;
         }
-        struct mirror *m = writer_mirror(r->file, r->id, false);
-        if (m)
-                punch(r->file, m, r);
+        struct mirror *m = NULL;
+        int bad = writer_mirror(r->file, r->id, false, &m);
+        if (bad == 0)
+                bad = punch(r->file, m, r);
+        if (bad < 0 && bad != -ESTALE && bad != -ENOENT)
+                give_up_mirror(r->file, r, bad);
         mirror_unref(m);
         cache_file_unref(r->file);
 }
@@ -222,7 +229,7 @@ static void throttle(struct cache *c, uint64_t len) {
         if (rate == 0)
                 return;
         pthread_mutex_lock(&c->lock);
-        while (!c->stopping && (now = monotonic_ns()) < c->write_allowed_ns)
+        while (drain_removals(c), !c->stopping && (now = monotonic_ns()) < c->write_allowed_ns)
                 cond_wait_ns(&c->work, &c->lock, c->write_allowed_ns - now);
         c->write_allowed_ns = now + (int64_t)((double)len / (double)rate * 1e9);
         pthread_mutex_unlock(&c->lock);
@@ -233,13 +240,12 @@ static uint64_t reserved_bytes(const struct cache *c, const struct store_space *
         return r->percent > 0 ? (uint64_t)((double)sp->total * r->percent / 100) : r->bytes;
 }
 
-uint64_t space_left(struct cache *c) {
+int64_t space_left(struct cache *c) {
         struct store_space sp;
 
         if (store_space(c->store, &sp) < 0)
                 return 0;
-        uint64_t reserve = reserved_bytes(c, &sp);
-        return sp.available > reserve ? sp.available - reserve : 0;
+        return (int64_t)sp.available - (int64_t)reserved_bytes(c, &sp);
 }
 
 static void write_parts(struct admission *a) {
@@ -247,11 +253,15 @@ static void write_parts(struct admission *a) {
         uint64_t len = a->flight->span.len;
 
         throttle(c, len);
-        if (space_left(c) < len + BLOCK) {
-                count(c, COUNT_declined_bytes, len);
+        if (space_left(c) < (int64_t)(len + BLOCK)) {
+                for (size_t i = 0; i < a->count; i++)
+                        count(c, COUNT_declined_bytes, a->parts[i].len);
                 return;
         }
-        struct mirror *m = writer_mirror(a->file, a->id, true);
+        struct mirror *m = NULL;
+        int opened = writer_mirror(a->file, a->id, true, &m);
+        if (opened < 0 && opened != -ESTALE)
+                count(c, COUNT_cache_errors, 1);
         for (size_t i = 0; m && i < a->count; i++) {
                 char *buf = (char *)a->flight->buf + (a->parts[i].off - a->flight->span.off);
                 int r = mirror_write(m, buf, a->parts[i].len, a->parts[i].off, a->nonce);
@@ -288,7 +298,7 @@ static void admit(struct cache *c, struct flight *fl) {
         struct cache_file *f = fl->handle->file;
         struct admission a = { .flight = fl, .file = f, .id = f->id, .nonce = f->nonce, .generation = fl->generation };
 
-        if (!fl->shared || f->generation != fl->generation || f->writers > 0 || c->mode != MODE_PROD) {
+        if (f->generation != fl->generation || f->writers > 0 || c->mode != MODE_PROD) {
                 count(c, COUNT_dropped_bytes, fl->span.len);
         } else {
                 uint64_t marked = policy_admit(c->policy, &f->map, fl->span.off, fl->span.len, sink_evicted, NULL);
@@ -317,7 +327,7 @@ static void *writer(void *arg) {
                 drain_removals(c);
                 if ((fl = TAILQ_FIRST(&c->queue))) {
                         TAILQ_REMOVE(&c->queue, fl, link);
-                        c->queue_bytes -= fl->span.len;
+                        c->queue_bytes -= buffer_room(fl->span.len);
                         admit(c, fl);
                 } else if (c->stopping) {
                         break;

@@ -71,7 +71,8 @@ static int new_policy(struct cache *c) {
 
 /* `size` is a wish: what the disk can give, less the reserve, is the most there will be until others free some. */
 static void warn_of_size(struct cache *c) {
-        uint64_t most = space_left(c) + store_used(c->store);
+        int64_t room = space_left(c) + (int64_t)store_used(c->store);
+        uint64_t most = room > 0 ? (uint64_t)room : 0;
         char text[160];
 
         c->size = min_u64(c->options->size, most);
@@ -106,6 +107,7 @@ static int open_store(struct cache *c, const struct cache_config *cfg, char *err
 
 int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
         const char *backend = getenv("HOTSET_IO"); /* for tests and measurements: "threads" */
+        enum io_backend kind = backend && strcmp(backend, "threads") == 0 ? IO_THREADS : IO_AUTO;
         struct cache *c = calloc(1, sizeof *c);
         int r;
 
@@ -122,7 +124,7 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
         TAILQ_INIT(&c->queue);
         TAILQ_INIT(&c->removals);
         if ((r = buffer_pool_new(POOL_BYTES, &c->buffers)) < 0 ||
-            (r = io_engine_new(backend && strcmp(backend, "threads") == 0 ? IO_THREADS : IO_AUTO, &c->io)) < 0)
+            (r = io_engine_new(kind, &c->io)) < 0 || (r = io_engine_new(kind, &c->mirror_io)) < 0)
                 snprintf(error, CACHE_ERROR_MAX, "cannot start reading: %s", strerror(-r));
         else if (cfg->options->cache && cfg->options->size > 0 && c->mode != MODE_OFF)
                 r = open_store(c, cfg, error);
@@ -151,20 +153,33 @@ static void free_files(struct cache *c) {
         }
 }
 
+/* Waits until no read of the source waits for a buffer any more. */
+static bool all_landed(struct cache *c, unsigned seconds) {
+        for (unsigned i = 0; i < seconds * 100; i++) {
+                pthread_mutex_lock(&c->lock);
+                bool empty = TAILQ_EMPTY(&c->starved);
+                pthread_mutex_unlock(&c->lock);
+                if (empty && io_engine_idle(c->io))
+                        return true;
+                nanosleep(&(struct timespec){ .tv_nsec = 10 * 1000 * 1000 }, NULL);
+        }
+        return false;
+}
+
 bool cache_free(struct cache *c) {
         bool saved;
 
         if (!c)
                 return true;
-        if (io_engine_free(c->io, 5) < 0) {
+        /* The writer first: what it lets go of may start reads that wait for a buffer, and those need the engine. */
+        writer_stop(c);
+        bool landed = all_landed(c, 5);
+        saved = flusher_stop(c);
+        if (!landed || io_engine_free(c->io, 1) < 0 || io_engine_free(c->mirror_io, 1) < 0) {
                 log_warn("the source does not answer; leaving without waiting for it");
-                writer_stop(c);
-                flusher_stop(c);
-                store_close(c->store, false);
+                store_close(c->store, saved);
                 return false;
         }
-        writer_stop(c);
-        saved = flusher_stop(c);
         free_files(c);
         c->policy = policy_free(c->policy);
         store_close(c->store, saved);

@@ -65,6 +65,9 @@ void cache_change_end(struct cache_file *f, const struct stat *after);
 /* The file that these attributes belong to, referenced, or NULL if the cache does not know it. */
 struct cache_file *cache_file_find(struct cache *c, int fd, const struct stat *st, const char *path);
 struct cache_file *cache_file_unref(struct cache_file *f); /* returns NULL */
+/* Is the file known by its path, since inode numbers are not stable there?  A rename makes it another file then. */
+bool cache_file_is_by_path(const struct cache_file *f);
+void cache_forget_paths(struct cache *c); /* a directory was renamed: all files known by path */
 /* Somebody saw these attributes: a file that has changed behind the mount is cut. */
 void cache_observe(struct cache *c, int fd, const struct stat *st, const char *path);
 

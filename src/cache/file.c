@@ -75,7 +75,7 @@ struct cache_file *file_add(struct cache *c, const struct identity *id, uint64_t
         f->identity = *id;
         f->id = mirror_id ? mirror_id : random_u64();
         f->nonce = random_u64();
-        f->mirror_made = mirror_id != 0;
+        f->mirror_made = f->from_index = mirror_id != 0;
         range_map_init(&f->map, f);
         RB_INIT(&f->flights);
         if (RB_INSERT(key_tree, &c->files, f)) {
@@ -118,6 +118,14 @@ void file_mark_dirty(struct cache_file *f, uint64_t off, uint64_t len) {
         }
 }
 
+/* The mirror goes as a whole: nothing has to be punched. */
+static void sink_unlinked(void *ctx, struct range_map *map, uint64_t off, uint64_t len) {
+        struct cache_file *f = map->owner;
+
+        (void)ctx, (void)off, (void)len;
+        f->removals++;
+}
+
 void file_forget_content(struct cache_file *f) {
         struct cache *c = f->cache;
 
@@ -127,13 +135,13 @@ void file_forget_content(struct cache_file *f) {
         f->nonce = random_u64();
         if (!f->mirror_made && range_map_find(&f->map, 0) == NULL)
                 return;
-        policy_cut(c->policy, &f->map, 0, UINT64_MAX, sink_cut, NULL);
+        policy_cut(c->policy, &f->map, 0, UINT64_MAX, sink_unlinked, NULL);
         removal_push_unlink(c, f->id);
         RB_REMOVE(id_tree, &c->ids, f);
         f->id = random_u64();
         RB_INSERT(id_tree, &c->ids, f);
         f->mirror = mirror_unref(f->mirror);
-        f->mirror_made = false;
+        f->mirror_made = f->from_index = false;
         f->row_dirty = false;
         if (f->dirty)
                 memset(f->dirty, 0, f->dirty_words * sizeof *f->dirty);
@@ -157,7 +165,7 @@ static void meet_version(struct cache_file *f, const struct file_version *v) {
 }
 
 static bool is_cached(const struct cache *c, const struct stat *st, const char *path, bool writer) {
-        if (!c->store || c->mode == MODE_OFF || !S_ISREG(st->st_mode))
+        if (!c->store || c->mode == MODE_OFF || !S_ISREG(st->st_mode) || st->st_size > FILE_SIZE_MAX)
                 return false;
         /* A writer's file is always known: what it grows into may be cached, and its writes must cut that. */
         return writer || ((uint64_t)st->st_size >= c->options->min_size && st->st_size > 0 &&
@@ -251,10 +259,12 @@ void file_open_mirror(struct cache_file *f) {
                 return;
         int r = mirror_open(c->store, id, size, false, &m);
         pthread_mutex_lock(&c->lock);
-        if (r == 0 && f->id == id && !f->mirror && f->opens > 0)
+        if (r == 0 && f->id == id && !f->mirror && f->opens > 0 && f->identity.version.size == size)
                 f->mirror = TAKE_PTR(m);
-        else if (r < 0 && f->id == id && !f->mirror)
-                file_forget_content(f); /* the mirror was deleted, or cannot be opened */
+        else if ((r == -ENOENT || r == -ELOOP || r == -EINVAL) && f->id == id && !f->mirror)
+                file_forget_content(f); /* it was deleted, or is no mirror; other errors may pass */
+        if (r < 0)
+                count(c, COUNT_cache_errors, 1);
         pthread_mutex_unlock(&c->lock);
         mirror_unref(m);
 }
@@ -270,6 +280,18 @@ struct cache_file *cache_file_find(struct cache *c, int fd, const struct stat *s
                 file_ref(f);
         pthread_mutex_unlock(&c->lock);
         return f;
+}
+
+bool cache_file_is_by_path(const struct cache_file *f) { return f->identity.key.path != 0; }
+
+void cache_forget_paths(struct cache *c) {
+        struct cache_file *f;
+
+        pthread_mutex_lock(&c->lock);
+        RB_FOREACH (f, key_tree, &c->files)
+                if (cache_file_is_by_path(f))
+                        file_forget_content(f);
+        pthread_mutex_unlock(&c->lock);
 }
 
 void cache_observe(struct cache *c, int fd, const struct stat *st, const char *path) {

@@ -12,7 +12,7 @@
 
 #include <errno.h>
 
-struct flight *flight_new(struct cache_handle *h, uint64_t off, size_t len, bool shared) {
+static struct flight *flight_make(struct cache_handle *h, uint64_t off, size_t len) {
         struct flight *fl = calloc(1, sizeof *fl);
 
         if (!fl)
@@ -22,12 +22,35 @@ struct flight *flight_new(struct cache_handle *h, uint64_t off, size_t len, bool
         h->refs++;
         fl->refs = 1;
         LIST_INIT(&fl->waiters);
-        if (shared) {
-                fl->shared = true;
-                fl->generation = h->file->generation;
-                fl->settled = file_version_settled(&h->file->identity.version);
-                span_insert(&h->file->flights, &fl->span);
-        }
+        return fl;
+}
+
+static void make_admissible(struct flight *fl) {
+        fl->admissible = file_version_settled(&fl->handle->file->identity.version);
+        fl->generation = fl->handle->file->generation;
+}
+
+struct flight *flight_new(struct cache_handle *h, uint64_t off, size_t len) {
+        struct flight *fl = flight_make(h, off, len);
+
+        if (!fl)
+                return NULL;
+        fl->shared = true;
+        make_admissible(fl);
+        span_insert(&h->file->flights, &fl->span);
+        return fl;
+}
+
+struct flight *flight_new_private(struct cache_handle *h, uint64_t off, size_t len, bool admit) {
+        struct flight *fl = flight_make(h, off, len);
+
+        if (!fl || !admit)
+                return fl;
+        pthread_mutex_lock(&h->cache->lock);
+        make_admissible(fl);
+        /* Aligned outward, it must end where the source does. */
+        fl->span.len = min_u64(len, h->file->identity.version.size - min_u64(off, h->file->identity.version.size));
+        pthread_mutex_unlock(&h->cache->lock);
         return fl;
 }
 
@@ -92,7 +115,7 @@ static void note_source_error(struct flight *fl, int error) {
 static bool worth_admitting(const struct flight *fl) {
         struct cache_file *f = fl->handle->file;
 
-        return fl->shared && fl->settled && fl->result == (ssize_t)fl->span.len && fl->generation == f->generation &&
+        return fl->admissible && fl->result == (ssize_t)fl->span.len && fl->generation == f->generation &&
                f->writers == 0 && f->changing == 0 && f->cache->mode == MODE_PROD;
 }
 

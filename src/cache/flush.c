@@ -16,7 +16,8 @@
 
 #define SEGMENT_ROWS (INDEX_SEGMENT / BLOCK)
 #define BATCH_ROWS 4096u  /* bounds the write-ahead log, which counts as used */
-#define BATCH_SEGMENTS 256u
+#define BATCH_SEGMENTS 64u
+#define BATCH_DELETES 256u
 #define LOG_HEADROOM (1 * MIB)
 
 struct flusher {
@@ -36,7 +37,9 @@ static uint64_t capacity_for(struct cache *c, uint64_t metadata, uint64_t rows, 
         uint64_t size = c->options->size, charged = rows * INDEX_ROW_BYTES;
         uint64_t meta = (metadata > charged ? metadata - charged : 0) + min_u64(LOG_HEADROOM, size / 8);
 
-        return min_u64(size > meta ? size - meta : 0, present + space_left(c));
+        int64_t room = (int64_t)present + space_left(c);
+
+        return min_u64(size > meta ? size - meta : 0, room > 0 ? (uint64_t)room : 0);
 }
 
 uint64_t budget_at_start(struct cache *c) {
@@ -92,6 +95,13 @@ static bool take_segment(struct cache_file *f, uint64_t *ret_segment) {
         return false;
 }
 
+static bool any_segment(const struct cache_file *f) {
+        for (size_t w = 0; w < f->dirty_words; w++)
+                if (f->dirty[w])
+                        return true;
+        return false;
+}
+
 struct flush_item {
         bool found, with_file, with_segment;
         struct index_file file;
@@ -108,10 +118,12 @@ static struct flush_item next_item(struct flusher *fl) {
         if (!f)
                 return item;
         item.id = f->id;
-        item.with_file = f->mirror_made && f->row_dirty;
+        item.with_segment = take_segment(f, &item.segment) && f->mirror_made;
+        /* The row last: were a new version committed before the ranges that it has cut are gone, a crash in between
+         * could show old bytes, which verify, under it.  Ranges without a row are nobody's. */
+        item.with_file = f->mirror_made && f->row_dirty && !any_segment(f);
         item.file = (struct index_file){ f->id, f->identity };
         f->row_dirty = f->row_dirty && !item.with_file;
-        item.with_segment = take_segment(f, &item.segment) && f->mirror_made;
         if (item.with_segment) {
                 item.rows = copy_segment(fl, f, item.segment);
                 return item;
@@ -178,14 +190,22 @@ static void give_up_index(struct flusher *fl, int error) {
 static int delete_rows(struct cache *c) {
         int r = 0;
 
-        for (;;) {
+        for (unsigned n = 0; r == 0 && n < BATCH_DELETES; n++) {
                 pthread_mutex_lock(&c->lock);
                 uint64_t id = c->deleted_count > 0 ? c->deleted[--c->deleted_count] : 0;
                 pthread_mutex_unlock(&c->lock);
-                if (id == 0 || r < 0)
-                        return r;
+                if (id == 0)
+                        break;
                 r = index_delete_file(store_index(c->store), id);
         }
+        return r;
+}
+
+static bool anything_dirty(struct cache *c) {
+        pthread_mutex_lock(&c->lock);
+        bool dirty = !TAILQ_EMPTY(&c->dirty_files) || c->deleted_count > 0;
+        pthread_mutex_unlock(&c->lock);
+        return dirty;
 }
 
 /* One transaction.  -errno, 0: nothing more to write, 1: there is. */
@@ -210,14 +230,7 @@ static int flush_batch(struct flusher *fl) {
                 r = index_commit(ix);
         if (r < 0)
                 index_rollback(ix);
-        return r < 0 ? r : more;
-}
-
-static bool anything_dirty(struct cache *c) {
-        pthread_mutex_lock(&c->lock);
-        bool dirty = !TAILQ_EMPTY(&c->dirty_files) || c->deleted_count > 0;
-        pthread_mutex_unlock(&c->lock);
-        return dirty;
+        return r < 0 ? r : more || anything_dirty(c);
 }
 
 static bool flush(struct flusher *fl) {

@@ -33,6 +33,7 @@
 #define QUEUE_BYTES (POOL_BYTES / 2)
 #define KNOWN_RANGES_MAX 524288u /* about 100 MB at the worst */
 #define MAX_PIECES 16
+#define FILE_SIZE_MAX (64ll << 40) /* a file's segments are a bitmap: 128 KiB at most */
 
 struct cache_file {
         RB_ENTRY(cache_file) by_key, by_id;
@@ -43,6 +44,7 @@ struct cache_file {
         struct range_map map;
         struct mirror *mirror; /* open while the file is, once there is one */
         bool mirror_made;
+        bool from_index; /* what a restart found is verified whatever the option says: the index may trail the mirrors */
         unsigned refs, opens, writers, changing;
         uint64_t generation; /* counts changes through the mount: what was read before one is not admitted after it */
         uint64_t removals;   /* counts what left the mirror: a hit that raced with one is no corruption */
@@ -104,7 +106,8 @@ struct cache {
         struct source *source;
         struct store *store; /* NULL: a bypass */
         struct policy *policy;
-        struct io_engine *io;
+        struct io_engine *io;        /* reads of the source */
+        struct io_engine *mirror_io; /* reads ahead of mirrors: a hung source must not hold them up */
         struct buffer_pool *buffers;
         _Atomic int mode;
 
@@ -169,13 +172,17 @@ struct flight {
         ssize_t result; /* valid once landed */
         uint64_t generation;
         _Atomic unsigned refs;
-        bool shared, landed, settled;
+        bool shared, landed;
+        bool admissible; /* the file was settled when the read began */
         LIST_HEAD(, waiter) waiters;
         TAILQ_ENTRY(flight) link; /* starved, or queue */
 };
-/* A read of [off, off+len) that is not under way yet; one reference, the caller's.  `shared`: others may join, and the
- * bytes may be admitted.  NULL: no memory.  flight_start is called without the lock. */
-struct flight *flight_new(struct cache_handle *h, uint64_t off, size_t len, bool shared);
+/* A read of [off, off+len) that is not under way yet; one reference, the caller's.  NULL: no memory.  Others may join
+ * it, and its bytes may be admitted; under the lock. */
+struct flight *flight_new(struct cache_handle *h, uint64_t off, size_t len);
+/* One that nobody else joins; without the lock. */
+struct flight *flight_new_private(struct cache_handle *h, uint64_t off, size_t len, bool admit);
+/* Both: without the lock. */
 void flight_start(struct flight *fl);
 /* Takes a reference (w->flight; the waiter gives it back).  True: w->landed will be called; false: it has landed. */
 bool flight_join(struct flight *fl, struct waiter *w);
@@ -202,7 +209,8 @@ void removal_push(struct cache_file *f, uint64_t off, uint64_t len);
 void removal_push_unlink(struct cache *c, uint64_t id);
 void sink_evicted(void *ctx, struct range_map *map, uint64_t off, uint64_t len);
 void sink_cut(void *ctx, struct range_map *map, uint64_t off, uint64_t len);
-uint64_t space_left(struct cache *c); /* what the reserve leaves us of the file system; without the lock */
+/* What the reserve leaves us of the file system, bytes; below 0: what others have taken of it.  Without the lock. */
+int64_t space_left(struct cache *c);
 int writer_start(struct cache *c);
 void writer_stop(struct cache *c);
 

@@ -19,8 +19,10 @@ struct load {
 static void found_file(void *ctx, const struct index_file *row) {
         struct load *l = ctx;
 
-        if (file_by_id(l->cache, row->id) || !file_add(l->cache, &row->identity, row->id))
-                l->untidy = true;
+        if (!file_by_id(l->cache, row->id) && file_add(l->cache, &row->identity, row->id))
+                return;
+        removal_push_unlink(l->cache, row->id); /* two rows for one file: this one goes, with its mirror */
+        l->untidy = true;
 }
 
 static bool plausible(const struct cache_file *f, const struct index_extent *e) {
@@ -78,7 +80,7 @@ int cache_load(struct cache *c) {
         int r = index_load(store_index(c->store), &reader, &bad_rows);
 
         l.untidy |= bad_rows > 0;
-        if (r == -EBADMSG) {
+        if (r == -EBADMSG || r == -EIO) {
                 log_warn("the index of the cache is damaged; beginning with an empty cache");
                 forget_all(c);
                 l.untidy = true;

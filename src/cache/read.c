@@ -91,6 +91,10 @@ static void *thread_buffer(void) {
         return buf;
 }
 
+static bool must_verify(const struct cache_file *f) {
+        return f->cache->options->verify != VERIFY_OFF || f->from_index;
+}
+
 /* What failed to verify, or to be read at all, is no longer present.  Unless it was evicted while we read: then the
  * plan is old and nothing is wrong. */
 static void drop_bad(struct cache_file *f, const struct bad_stretch *bad, uint64_t removals, int error) {
@@ -119,7 +123,7 @@ static int read_pieces(struct cache_file *f, struct mirror *m, char *buf, uint64
                        uint64_t removals) {
         struct cache *c = f->cache;
         struct bad_stretch bad = { p[0].off, p[n - 1].off + p[n - 1].len - p[0].off };
-        bool checked = c->options->verify != VERIFY_OFF;
+        bool checked = must_verify(f);
         int r = mirror_read(m, buf + (bad.off - base), bad.len, bad.off);
 
         count(c, COUNT_mirror_read_bytes, bad.len);
@@ -142,7 +146,7 @@ static void reply_bytes(struct cache_handle *h, const struct plan *pl, const cha
 /* From a buffer that was read ahead.  False: it is not good (any more), which says nothing about the mirror. */
 static bool reply_ahead(struct cache_handle *h, const struct plan *pl, struct read_sink *sink) {
         const char *buf = pl->ahead ? ahead_wait(pl->ahead) : NULL;
-        bool checked = h->cache->options->verify != VERIFY_OFF;
+        bool checked = must_verify(h->file);
         struct bad_stretch bad;
 
         if (!buf || pl->ahead->mirror != pl->mirror || (!checked && pl->ahead->removals != pl->removals))
@@ -170,6 +174,13 @@ static bool reply_hit(struct cache_handle *h, struct plan *pl, struct read_sink 
 
 /* ---- the way over the source ---- */
 
+/* A read of the source that nobody joins. */
+enum private_kind {
+        PRIVATE_BYPASS, /* of a file that is not cached at present; counted as such */
+        PRIVATE_ONLY,   /* counted as a miss */
+        PRIVATE_ADMIT,  /* aligned outward, and admitted where it is not present: a range in shreds heals */
+};
+
 static void op_free(struct read_op *op) {
         struct cache *c = op->handle->cache;
 
@@ -179,7 +190,7 @@ static void op_free(struct read_op *op) {
         if (op->mixed) {
                 buffer_put(c->buffers, op->mixed, op->mixed_size);
                 pthread_mutex_lock(&c->lock);
-                c->mixed_bytes -= op->mixed_size;
+                c->mixed_bytes -= buffer_room(op->mixed_size);
                 pthread_mutex_unlock(&c->lock);
                 buffers_kick(c);
         }
@@ -219,8 +230,8 @@ static void count_op(const struct read_op *op, const struct iovec *iov) {
         }
 }
 
-static void read_private(struct cache_handle *h, uint64_t off, uint64_t end, bool bypass, struct read_sink *sink,
-                         bool waiting);
+static void read_private(struct cache_handle *h, uint64_t off, uint64_t end, enum private_kind kind,
+                         struct read_sink *sink, bool waiting);
 
 /* The bytes of all parts in order, up to where the source ended before it should.  -errno, or how many vectors. */
 static int op_gather(const struct read_op *op, struct iovec *iov) {
@@ -243,7 +254,7 @@ static void op_finish(struct read_op *op) {
         int n = op->mirror_failed ? 0 : op_gather(op, iov);
 
         if (op->mirror_failed) {
-                read_private(op->handle, op->off, op->end, false, op->sink, true);
+                read_private(op->handle, op->off, op->end, PRIVATE_ONLY, op->sink, true);
         } else if (n < 0) {
                 fail(op->handle->cache, op->sink, -n);
         } else {
@@ -272,19 +283,24 @@ static struct read_op *op_new(struct cache_handle *h, struct read_sink *sink, ui
         return op;
 }
 
-/* Exactly [off, end) from the source, for this reader alone.  `waiting`: the sink was told to wait already. */
-static void read_private(struct cache_handle *h, uint64_t off, uint64_t end, bool bypass, struct read_sink *sink,
-                         bool waiting) {
+/* `waiting`: the sink was told to wait already. */
+static void read_private(struct cache_handle *h, uint64_t off, uint64_t end, enum private_kind kind,
+                         struct read_sink *sink, bool waiting) {
+        uint64_t start = off, stop = end;
         struct read_op *op = op_new(h, sink, off, end, 1);
-        struct flight *fl = op ? flight_new(h, off, end - off, false) : NULL;
 
+        if (kind == PRIVATE_ADMIT && block_up(end) - block_down(off) <= BUFFER_MAX) {
+                start = block_down(off);
+                stop = block_up(end);
+        }
+        struct flight *fl = op ? flight_new_private(h, start, stop - start, kind == PRIVATE_ADMIT) : NULL;
         if (!fl) {
                 if (op)
                         op_free(op);
                 fail(h->cache, sink, ENOMEM);
                 return;
         }
-        op->bypass = bypass;
+        op->bypass = kind == PRIVATE_BYPASS;
         op->parts[0].piece = (struct piece){ .kind = PIECE_MISS, .off = off, .len = end - off };
         op->parts[0].waiter.landed = part_landed;
         flight_join(fl, &op->parts[0].waiter); /* nobody else knows it: it cannot have landed */
@@ -303,7 +319,7 @@ static bool take_part(struct read_op *op, struct part *part) {
                 return true;
         if (part->piece.kind == PIECE_JOIN)
                 fl = container_of(part->piece.span, struct flight, span);
-        else if (!(fl = flight_new(op->handle, part->piece.off, part->piece.len, true)))
+        else if (!(fl = flight_new(op->handle, part->piece.off, part->piece.len)))
                 return false;
         if (!flight_join(fl, &part->waiter))
                 return true; /* its bytes are there, waiting for the writer */
@@ -332,10 +348,10 @@ static bool op_take_mixed(struct read_op *op, const struct plan *pl) {
         op->start = pl->start;
         if (!pl->mirror)
                 return true;
-        if (size > BUFFER_MAX || c->mixed_bytes + size > MIXED_BYTES || !(op->mixed = buffer_get(c->buffers, size)))
+        if (size > BUFFER_LARGEST || c->mixed_bytes + buffer_room(size) > MIXED_BYTES || !(op->mixed = buffer_get(c->buffers, size)))
                 return false;
         op->mixed_size = size;
-        c->mixed_bytes += size;
+        c->mixed_bytes += buffer_room(size);
         return true;
 }
 
@@ -426,11 +442,11 @@ static bool read_round(struct cache_handle *h, uint64_t off, uint64_t end, struc
                 break;
         case READ_OP: op_start(op, &pl); break;
         case READ_ERROR: fail(c, sink, pl.error); break;
-        case READ_BYPASS: read_private(h, off, end, true, sink, false); break;
+        case READ_BYPASS: read_private(h, off, end, PRIVATE_BYPASS, sink, false); break;
         case READ_PRIVATE:
                 if (op)
                         op_free(op);
-                read_private(h, pl.off, pl.end, false, sink, false);
+                read_private(h, pl.off, pl.end, PRIVATE_ADMIT, sink, false);
                 break;
         case READ_NO_MIRROR:
                 file_open_mirror(h->file);
@@ -445,11 +461,11 @@ void cache_read(struct cache_handle *h, uint64_t off, size_t len, struct read_si
         uint64_t end = end_of(off, min_u64(len, CACHE_READ_MAX));
 
         if (!h->file) {
-                read_private(h, off, end, true, sink, false);
+                read_private(h, off, end, PRIVATE_BYPASS, sink, false);
                 return;
         }
         for (int round = 0; round < HIT_ROUNDS; round++)
                 if (read_round(h, off, end, sink, round == 0))
                         return;
-        read_private(h, off, end, false, sink, false);
+        read_private(h, off, end, PRIVATE_ONLY, sink, false);
 }

@@ -20,7 +20,7 @@
 static void drop(struct ahead *a) {
         if (--a->refs > 0)
                 return;
-        a->cache->mixed_bytes -= a->len;
+        a->cache->mixed_bytes -= buffer_room(a->len);
         mirror_unref(a->mirror);
         buffer_put(a->cache->buffers, a->buf, a->len);
         free(a);
@@ -52,7 +52,7 @@ void ahead_start(struct ahead *a) {
         count(a->cache, COUNT_mirror_read_bytes, a->len);
         mirror_prepare_read(a->mirror, &a->io, a->buf, a->len, a->off);
         a->io.done = ahead_done;
-        io_submit(a->cache->io, &a->io);
+        io_submit(a->cache->mirror_io, &a->io);
 }
 
 const char *ahead_wait(struct ahead *a) {
@@ -73,14 +73,14 @@ static struct ahead *ahead_new(struct cache_handle *h, uint64_t off) {
         if (!f->mirror || !range_map_present(&f->map, off, off + AHEAD_BYTES, &from, &to) || from != off)
                 return NULL;
         size_t len = to - off;
-        if (c->mixed_bytes + len > MIXED_BYTES)
+        if (c->mixed_bytes + buffer_room(len) > MIXED_BYTES)
                 return NULL;
         struct ahead *a = calloc(1, sizeof *a);
         if (!a || !(a->buf = buffer_get(c->buffers, len))) {
                 free(a);
                 return NULL;
         }
-        c->mixed_bytes += len;
+        c->mixed_bytes += buffer_room(len);
         a->cache = c;
         a->mirror = mirror_ref(f->mirror);
         a->off = off;

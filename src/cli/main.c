@@ -2,6 +2,7 @@
 #include "base/util.h"
 #include "cli/cli.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,8 +36,20 @@ static void help(FILE *f) {
               "Exit codes: 0 done, 1 usage, 2 system error or incomplete, 32 mount failed.\n", f);
 }
 
+/* A file of ours must never become somebody's standard output. */
+static void fill_standard_fds(void) {
+        int fd;
+
+        do
+                fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        while (fd >= 0 && fd < 3);
+        closep(&fd);
+}
+
 int main(int argc, char **argv) {
         const char *name = argc > 1 ? argv[1] : "";
+
+        fill_standard_fds();
 
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
                 help(stdout);

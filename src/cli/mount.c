@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <linux/capability.h>
 #include <linux/close_range.h>
 #include <malloc.h>
 #include <signal.h>
@@ -28,8 +29,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #define READY "ready" /* the daemon's word; anything else is the reason why not */
 #define ANSWER_SECONDS 30
@@ -144,6 +147,18 @@ static int prepare(struct mounting *m, int argc, char **argv) {
 
 /* ---- the daemon ---- */
 
+/* With it, what users write would pass their quotas and the file system's own reserve. */
+static void drop_resource_capability(void) {
+        struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+        struct __user_cap_data_struct data[2];
+
+        if (syscall(SYS_capget, &head, data) < 0)
+                return;
+        data[0].effective &= ~(1u << CAP_SYS_RESOURCE);
+        data[0].permitted &= ~(1u << CAP_SYS_RESOURCE);
+        syscall(SYS_capset, &head, data);
+}
+
 static void set_limits(void) {
         struct rlimit lim;
 
@@ -153,6 +168,7 @@ static void set_limits(void) {
         }
         mallopt(M_ARENA_MAX, 2);          /* an arena a thread is memory that nobody bounds */
         prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0); /* memory reclaim must not wait for us; needs CAP_SYS_RESOURCE */
+        drop_resource_capability();
         umask(0);                         /* modes come from the programs, masked already */
         if (chdir("/") < 0)               /* no file system is kept busy */
                 log_warn("cannot change to /: %s", strerror(errno));
@@ -249,15 +265,6 @@ static int serve(struct mounting *m, int pipe_fd) {
 
 /* ---- the watcher ---- */
 
-static void gave_up(int sig) {
-        static const char text[] = "hotset: the mount does not answer\n";
-
-        (void)sig;
-        if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
-                _exit(EXIT_MOUNT);
-        _exit(EXIT_MOUNT);
-}
-
 static void set_readahead(dev_t dev, uint64_t bytes) {
         char path[64], text[24];
 
@@ -273,13 +280,27 @@ static int ask_mount(const struct mounting *m) {
         struct statfs sf;
         struct stat st;
 
-        signal(SIGALRM, gave_up);
-        alarm(ANSWER_SECONDS);
         if (stat(m->mountpoint, &st) < 0 || statfs(m->mountpoint, &sf) < 0)
                 return cli_fail(EXIT_MOUNT, "%s does not answer: %s", m->mountpoint, strerror(errno));
-        alarm(0);
         set_readahead(st.st_dev, m->options.readahead);
         return 0;
+}
+
+/* In a process of its own: one that waits for a mount can be killed, and nothing else ends its waiting. */
+static int ask_mount_in_time(const struct mounting *m) {
+        int status = 0;
+        pid_t pid = fork();
+
+        if (pid == 0)
+                _exit(ask_mount(m));
+        for (int i = 0; pid > 0 && i < ANSWER_SECONDS * 100; i++) {
+                if (waitpid(pid, &status, WNOHANG) == pid)
+                        return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_MOUNT;
+                nanosleep(&(struct timespec){ .tv_nsec = 10 * 1000 * 1000 }, NULL);
+        }
+        if (pid > 0)
+                kill(pid, SIGKILL);
+        return cli_fail(EXIT_MOUNT, "%s does not answer; is its source alive?", m->mountpoint);
 }
 
 static int watch(const struct mounting *m, int pipe_fd) {
@@ -294,7 +315,7 @@ static int watch(const struct mounting *m, int pipe_fd) {
         }
         word[len] = '\0';
         if (strcmp(word, READY) == 0)
-                return ask_mount(m);
+                return ask_mount_in_time(m);
         return cli_fail(EXIT_MOUNT, "%s", len > 0 ? word : "the daemon died before it could mount; see the system log");
 }
 

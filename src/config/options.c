@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "config/glob.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static const char *const ignored_words[] = {
         "defaults", "auto",  "noauto",     "user",       "users",      "nouser",  "owner",     "group",
         "_netdev",  "async", "sync",       "dirsync",    "atime",      "noatime", "relatime",  "norelatime",
         "nodiratime", "diratime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "iversion", "noiversion",
-        "mand",     "nomand", "loud", "silent", "exec", "suid", "dev", "fail", "remount", "bootwait", "nobootwait",
+        "mand",     "nomand", "loud", "silent", "exec", "suid", "dev", "fail", "bootwait", "nobootwait",
         "allow_other", "default_permissions", NULL,
 };
 static const char *const ignored_prefixes[] = { "x-", "X-", "comment=", "context=", "fscontext=", "defcontext=",
@@ -55,7 +56,7 @@ int parse_size(const char *text, uint64_t *ret) {
         double v = strtod(text, &end);
         if (end == text || !isfinite(v) || strpbrk(text, "xXpPeE"))
                 return -EINVAL;
-        const char *u = *end ? strchr(units, *end & ~0x20) : NULL;
+        const char *u = isalpha((unsigned char)*end) ? strchr(units, toupper((unsigned char)*end)) : NULL;
         if (u) {
                 v *= pow(1024, (double)(u - units + 1));
                 end++;

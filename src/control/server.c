@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
+
+enum { REQUEST_SECONDS = 2 };
 
 struct control_server {
         struct control_config cfg;
@@ -66,22 +69,40 @@ static json_t *answer(struct control_server *s, const char *line) {
         return reply;
 }
 
-static void serve(struct control_server *s, int fd) {
-        const struct timeval limit = { .tv_sec = 2 };
-        _cleanup_free_ char *line = malloc(CONTROL_REQUEST_MAX + 1), *text = NULL;
+static int64_t monotonic_ms(void) {
+        struct timespec t;
+
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
+}
+
+/* One line, within the time for the whole request, unless we are to stop.  The length, or 0. */
+static size_t receive_line(struct control_server *s, int fd, char *line) {
+        struct pollfd fds[] = { { .fd = fd, .events = POLLIN }, { .fd = s->stop, .events = POLLIN } };
+        int64_t end = monotonic_ms() + REQUEST_SECONDS * 1000, left;
         size_t len = 0;
 
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-        while (line && len < CONTROL_REQUEST_MAX && !memchr(line, '\n', len)) {
-                ssize_t n = recv(fd, line + len, CONTROL_REQUEST_MAX - len, 0);
+        while (!memchr(line, '\n', len)) {
+                if (len == CONTROL_REQUEST_MAX || (left = end - monotonic_ms()) <= 0)
+                        return 0;
+                if (poll(fds, ARRAY_SIZE(fds), (int)left) <= 0 || fds[1].revents)
+                        return 0;
+                ssize_t n = recv(fd, line + len, CONTROL_REQUEST_MAX - len, MSG_DONTWAIT);
                 if (n <= 0)
-                        return;
+                        return 0;
                 len += (size_t)n;
         }
-        if (!line)
-                return;
         line[len] = '\0';
+        return len;
+}
+
+static void serve(struct control_server *s, int fd) {
+        const struct timeval limit = { .tv_sec = REQUEST_SECONDS };
+        _cleanup_free_ char *line = malloc(CONTROL_REQUEST_MAX + 1), *text = NULL;
+
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (!line || receive_line(s, fd, line) == 0)
+                return;
         json_t *reply = answer(s, line);
         if (reply && (text = json_dumps(reply, JSON_COMPACT)))
                 send_all(fd, text, strlen(text));

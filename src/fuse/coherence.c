@@ -25,13 +25,14 @@ static struct node_version version_of(const struct stat *st) {
 
 /* ---- changes through the mount ---- */
 
-void change_begin(struct change *ch, struct fs *fs, struct node *n, struct cache_file *file, int fd,
+void change_begin(struct change *ch, struct fs *fs, struct node *n, const char *name, struct cache_file *file, int fd,
                   const struct stat *before, uint64_t off, uint64_t len) {
         char *path = NULL;
 
-        *ch = (struct change){ .fs = fs, .node = n, .file = file };
-        if (!file && S_ISREG(before->st_mode) && (!n || node_path(fs->nodes, n, NULL, &path) == 0)) {
-                ch->file = cache_file_find(fs->cache, fd, before, path ? path : "");
+        *ch = (struct change){ .fs = fs, .node = name ? NULL : n, .file = file, .before = *before };
+        ch->keeps_content = len == 0;
+        if (!file && S_ISREG(before->st_mode) && node_path(fs->nodes, n, name, &path) == 0) {
+                ch->file = cache_file_find(fs->cache, fd, before, path);
                 ch->owned = ch->file;
                 free(path);
         }
@@ -39,7 +40,16 @@ void change_begin(struct change *ch, struct fs *fs, struct node *n, struct cache
                 cache_change_begin(ch->file, before, off, len);
 }
 
+/* A chmod does not move the mtime: somebody else has written meanwhile, maybe long before (NFS caches attributes). */
+static bool content_kept(const struct stat *before, const struct stat *after) {
+        struct file_version b = file_version_of(before), a = file_version_of(after);
+
+        return a.size == b.size && a.mtime_ns == b.mtime_ns;
+}
+
 void change_end(struct change *ch, const struct stat *after) {
+        if (after && ch->keeps_content && !content_kept(&ch->before, after))
+                after = NULL;
         if (ch->file)
                 cache_change_end(ch->file, after);
         if (ch->owned)

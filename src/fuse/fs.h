@@ -58,10 +58,13 @@ struct change {
         struct node *node; /* NULL: unknown to the kernel */
         struct cache_file *file;
         bool owned; /* found here, not a handle's */
+        bool keeps_content; /* attributes only, the mtime not among them: size and mtime must be the same after it */
+        struct stat before;
 };
 /* A change through the mount of [off, off+len) (len 0: attributes only) of the file that `before` describes.
- * `file`: from the handle, or NULL: it is looked for.  `fd`: any descriptor on its file system. */
-void change_begin(struct change *ch, struct fs *fs, struct node *n, struct cache_file *file, int fd,
+ * `file`: from the handle, or NULL: it is looked for, as `name` below `n` (NULL: `n` itself).  `fd`: any descriptor on
+ * its file system.  Each begin has its end; `after` NULL: nothing of it may be believed any more. */
+void change_begin(struct change *ch, struct fs *fs, struct node *n, const char *name, struct cache_file *file, int fd,
                   const struct stat *before, uint64_t off, uint64_t len);
 void change_end(struct change *ch, const struct stat *after);
 /* The kernel is about to be told these attributes: has the file changed behind us? */

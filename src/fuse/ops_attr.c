@@ -65,8 +65,8 @@ static int set_attr(int fd, int size_fd, const struct stat *attr, int to_set) {
                      to_set & FUSE_SET_ATTR_GID ? attr->st_gid : (gid_t)-1, AT_EMPTY_PATH) < 0)
                 return -errno;
         if ((to_set & FUSE_SET_ATTR_SIZE) &&
-            (size_fd >= 0 ? ftruncate(size_fd, attr->st_size) : truncate(path.text, attr->st_size)) < 0)
-                return -errno;
+            (size_fd < 0 || ftruncate(size_fd, attr->st_size) < 0) && truncate(path.text, attr->st_size) < 0)
+                return -errno; /* a handle opened for reading only cannot, the path can */
         if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_MTIME_NOW)) {
                 const struct timespec times[] = {
                         wanted_time(to_set, FUSE_SET_ATTR_ATIME, FUSE_SET_ATTR_ATIME_NOW, attr->st_atim),
@@ -94,7 +94,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, s
         }
         bool resize = to_set & FUSE_SET_ATTR_SIZE;
         uint64_t from = resize ? min_u64((uint64_t)before.st_size, (uint64_t)attr->st_size) : 0;
-        change_begin(&ch, fs, n, file, fd, &before, from, resize ? UINT64_MAX : 0);
+        change_begin(&ch, fs, n, NULL, file, fd, &before, from, resize ? UINT64_MAX : 0);
+        ch.keeps_content = !(to_set & (FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW));
         int r = set_attr(fd, size_fd, attr, to_set);
         bool seen = fstat(fd, &after) == 0;
         if (!seen && r == 0)
@@ -181,7 +182,7 @@ static void change_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, const
                 return;
         }
         struct fd_path path = path_of_fd(fd);
-        change_begin(&ch, fs, n, NULL, fd, &st, 0, 0);
+        change_begin(&ch, fs, n, NULL, NULL, fd, &st, 0, 0);
         int r = (remove ? removexattr(path.text, name) : setxattr(path.text, name, value, size, flags)) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
         reply_result(req, r);

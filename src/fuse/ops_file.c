@@ -10,7 +10,7 @@
 /* What of a program's flags the source's descriptor gets.  The kernel gives us offsets, so O_APPEND would only move
  * them; O_DIRECT would ask for aligned memory; O_TRUNC comes as a SETATTR of its own. */
 static int source_flags(int flags) {
-        return (flags & ~(O_APPEND | O_DIRECT | O_TRUNC | O_CREAT | O_EXCL | O_NOFOLLOW));
+        return (flags & ~(O_APPEND | O_DIRECT | O_TRUNC | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_ASYNC));
 }
 
 static bool writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
@@ -74,7 +74,7 @@ static int truncate_found(struct fs *fs, struct node *n, int fd, const struct st
 
         if (st->st_size == 0)
                 return 0;
-        change_begin(&ch, fs, n, NULL, fd, st, 0, UINT64_MAX);
+        change_begin(&ch, fs, n, NULL, NULL, fd, st, 0, UINT64_MAX);
         int r = ftruncate(fd, 0) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &after) == 0 ? &after : NULL);
         return r;
@@ -195,7 +195,7 @@ static ssize_t change_file(fuse_req_t req, struct fuse_file_info *fi, off_t off,
 
         if (fstat(fd, &st) < 0)
                 return -errno;
-        change_begin(&ch, fs_of(req), f->node, cache_handle_file(f->handle), fd, &st, (uint64_t)off, len);
+        change_begin(&ch, fs_of(req), f->node, NULL, cache_handle_file(f->handle), fd, &st, (uint64_t)off, len);
         ssize_t n = act(fd, off, a);
         n = n < 0 ? -errno : n;
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);

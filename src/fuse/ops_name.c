@@ -102,12 +102,16 @@ struct renaming {
         bool known;
 };
 
-static void rename_begin(struct renaming *rn, struct fs *fs, int dir, const char *name) {
+static void rename_begin(struct renaming *rn, struct fs *fs, struct node *p, int dir, const char *name) {
         *rn = (struct renaming){ 0 };
-        if (fstatat(dir, name, &rn->before, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(rn->before.st_mode))
+        if (fstatat(dir, name, &rn->before, AT_SYMLINK_NOFOLLOW) < 0)
+                return;
+        if (S_ISDIR(rn->before.st_mode))
+                cache_forget_paths(fs->cache);
+        if (!S_ISREG(rn->before.st_mode))
                 return;
         rn->known = true;
-        change_begin(&rn->change, fs, NULL, NULL, dir, &rn->before, 0, 0);
+        change_begin(&rn->change, fs, p, name, NULL, dir, &rn->before, 0, 0);
 }
 
 static void rename_end(struct renaming *rn, int dir, const char *name) {
@@ -115,7 +119,8 @@ static void rename_end(struct renaming *rn, int dir, const char *name) {
 
         if (!rn->known)
                 return;
-        bool same = fstatat(dir, name, &after, AT_SYMLINK_NOFOLLOW) == 0 && after.st_ino == rn->before.st_ino &&
+        bool by_path = rn->change.file && cache_file_is_by_path(rn->change.file); /* the path is another one now */
+        bool same = !by_path && fstatat(dir, name, &after, AT_SYMLINK_NOFOLLOW) == 0 && after.st_ino == rn->before.st_ino &&
                     after.st_dev == rn->before.st_dev;
         change_end(&rn->change, same ? &after : NULL);
 }
@@ -130,7 +135,7 @@ static int link_file(struct fs *fs, struct node *n, int dir, const char *name) {
                 return fd;
         if (fstat(fd, &st) < 0)
                 return -errno;
-        change_begin(&ch, fs, n, NULL, fd, &st, 0, 0);
+        change_begin(&ch, fs, n, NULL, NULL, fd, &st, 0, 0);
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
         int r = linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
@@ -164,7 +169,7 @@ static int unlink_below(struct fs *fs, struct node *p, int dir, const char *name
         _cleanup_close_ int fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         bool regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
         if (regular)
-                change_begin(&ch, fs, NULL, NULL, dir, &st, 0, 0);
+                change_begin(&ch, fs, p, name, NULL, dir, &st, 0, 0);
         node_pin(fs->nodes, p, name);
         if (unlinkat(dir, name, flags) < 0) {
                 r = -errno;
@@ -173,7 +178,8 @@ static int unlink_below(struct fs *fs, struct node *p, int dir, const char *name
                 node_unlinked(fs->nodes, p, name);
         }
         if (regular) /* without a name nobody will open it again: its ranges go */
-                change_end(&ch, fstat(fd, &now) == 0 && now.st_nlink > 0 ? &now : NULL);
+                change_end(&ch, fstat(fd, &now) == 0 && now.st_nlink > 0 &&
+                                        !(ch.file && cache_file_is_by_path(ch.file)) ? &now : NULL);
         return r;
 }
 
@@ -198,8 +204,8 @@ static int rename_below(struct fs *fs, struct node *from, int from_dir, const ch
         bool exchange = flags & RENAME_EXCHANGE;
         int r = 0;
 
-        rename_begin(&moved, fs, from_dir, name);
-        rename_begin(&target, fs, to_dir, new_name);
+        rename_begin(&moved, fs, from, from_dir, name);
+        rename_begin(&target, fs, to, to_dir, new_name);
         node_pin(fs->nodes, to, new_name);
         if (syscall(SYS_renameat2, from_dir, name, to_dir, new_name, flags) < 0) {
                 r = -errno;

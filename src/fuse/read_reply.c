@@ -70,6 +70,26 @@ static void put(struct waited_reply *w) {
                 free(w);
 }
 
+/* Does the thread have a SIGKILL pending?  The words are "SigPnd:\t" and 16 hexadecimal digits. */
+static bool is_killed(pid_t thread) {
+        char path[40], text[4096];
+        uint64_t pending = 0;
+
+        snprintf(path, sizeof path, "/proc/%d/status", (int)thread);
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+        if (n <= 0)
+                return false;
+        text[n] = '\0';
+        const char *own = strstr(text, "SigPnd:"), *shared = strstr(text, "ShdPnd:");
+        uint64_t bits;
+        if (own && sscanf(own, "SigPnd: %" SCNx64, &bits) == 1)
+                pending |= bits;
+        if (shared && sscanf(shared, "ShdPnd: %" SCNx64, &bits) == 1)
+                pending |= bits;
+        return pending & (1ull << (SIGKILL - 1));
+}
+
 /* Also the interrupter's last touch: `w` may be gone after it. */
 static void answer_interrupted(struct waited_reply *w) {
         if (!atomic_exchange(&w->answered, true)) {
@@ -82,8 +102,12 @@ static void on_interrupt(fuse_req_t req, void *data) {
         struct waited_reply *w = data;
 
         (void)req;
+        /* Any signal interrupts, but a read of a file goes on for those that do not kill.  A kill that comes later is the
+         * watch's. */
+        if (w->thread != 0 && !is_killed(w->thread))
+                return;
         /* Called from inside our own fuse_req_interrupt_func, the request has to outlive that. */
-        if (w->registering && pthread_equal(w->registrar, pthread_self()))
+        if (pthread_equal(w->registrar, pthread_self()) && w->registering)
                 w->interrupted = true;
         else
                 answer_interrupted(w);
@@ -151,26 +175,6 @@ static struct read_sink *begin_waiting(struct read_sink *s) {
 
 /* ---- the watch ---- */
 
-/* Does the thread have a SIGKILL pending?  The words are "SigPnd:\t" and 16 hexadecimal digits. */
-static bool is_killed(pid_t thread) {
-        char path[40], text[4096];
-        uint64_t pending = 0;
-
-        snprintf(path, sizeof path, "/proc/%d/status", (int)thread);
-        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-        if (n <= 0)
-                return false;
-        text[n] = '\0';
-        const char *own = strstr(text, "SigPnd:"), *shared = strstr(text, "ShdPnd:");
-        uint64_t bits;
-        if (own && sscanf(own, "SigPnd: %" SCNx64, &bits) == 1)
-                pending |= bits;
-        if (shared && sscanf(shared, "ShdPnd: %" SCNx64, &bits) == 1)
-                pending |= bits;
-        return pending & (1ull << (SIGKILL - 1));
-}
-
 /* Under the lock.  Listed replies are not answered yet, or about to be: their memory is there until they leave. */
 static void interrupt_killed(struct kill_watch *kw) {
         struct waited_reply *w, *next;
@@ -181,7 +185,8 @@ static void interrupt_killed(struct kill_watch *kw) {
                         continue;
                 LIST_REMOVE(w, link);
                 w->listed = false;
-                answer_interrupted(w);
+                if (claim(w)) /* past libfuse's lock: its own interrupt is not inside `w` */
+                        fuse_reply_err(w->req, EINTR);
         }
 }
 

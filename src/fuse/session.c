@@ -51,6 +51,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn) {
         want(conn, FUSE_CAP_ATOMIC_O_TRUNC, false);  /* so that a truncation is always a SETATTR */
         want(conn, FUSE_CAP_WRITEBACK_CACHE, false); /* writes reach the source before they return */
         want(conn, FUSE_CAP_HANDLE_KILLPRIV, false); /* the kernel clears setuid by a SETATTR; as root, we would not */
+        want(conn, FUSE_CAP_POSIX_ACL, true); /* the kernel asks for the source's ACLs and enforces them */
         want(conn, FUSE_CAP_SPLICE_READ, false);
         want(conn, FUSE_CAP_SPLICE_WRITE, false);
         want(conn, FUSE_CAP_SPLICE_MOVE, false);

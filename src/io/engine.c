@@ -40,6 +40,8 @@ int io_engine_free(struct io_engine *e, unsigned seconds) {
         return 0;
 }
 
+bool io_engine_idle(const struct io_engine *e) { return !e || e->in_flight == 0; }
+
 const char *io_engine_name(const struct io_engine *e) { return e->ops->name; }
 
 void io_submit(struct io_engine *e, struct io_op *op) {

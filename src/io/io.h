@@ -35,6 +35,7 @@ enum io_backend { IO_AUTO, IO_URING, IO_THREADS };
 int io_engine_new(enum io_backend backend, struct io_engine **ret);
 /* Waits for the operations in flight, at most `seconds`; -ETIMEDOUT leaves the engine as it is (its memory with it). */
 int io_engine_free(struct io_engine *e, unsigned seconds);
+bool io_engine_idle(const struct io_engine *e); /* nothing is in flight */
 const char *io_engine_name(const struct io_engine *e);
 void io_submit(struct io_engine *e, struct io_op *op);
 

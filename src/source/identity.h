@@ -8,7 +8,8 @@
  *
  * Where inode numbers are not stable (FUSE, 9p, vfat, overlay ...) the path takes their place: rclone counts inodes
  * anew with every mount, so an inode in the key would empty the cache at each reboot, and a recycled number would be
- * worse.  There two hard links are two files to us: double space, never a wrong byte.
+ * worse.  There two hard links are two files to us: double space; and a write by one name is seen by a holder of
+ * the other at its next open only.
  *
  * This is the one place where identity is computed.  A content digest (Hugging Face blobs, OCI) could replace the key
  * here, after the content was hashed; nothing above would notice.

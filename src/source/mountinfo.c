@@ -71,6 +71,8 @@ int mountinfo_each(int (*fn)(struct mount_entry *m, void *ctx), void *ctx) {
                 r = parse_line(line, &m);
                 if (r == 0)
                         r = fn(&m, ctx);
+                else if (r == -EBADMSG)
+                        r = 0; /* a line that we do not understand is none of ours */
                 mount_entry_clear(&m);
         }
         fclose(f);

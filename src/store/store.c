@@ -62,6 +62,7 @@ static int take_lock(struct store *s, const char *path, const char *owner, unsig
         s->was_clean = strcmp(text, clean_text) == 0;
         if (write_lock_text(s, "the mount at %s (pid %d)\n", owner, (int)getpid()) < 0 && s->was_clean)
                 return FAIL(-EIO, "cache %s: cannot write its lock: a read-only or failing disk?", path);
+        fdatasync(s->lock); /* after a loss of power it must not say "left in order" of what came since */
         return 0;
 }
 
@@ -109,14 +110,18 @@ static int probe(struct store *s, const char *path, char *error) {
 
 static int open_folders(struct store *s, const char *path, char *error) {
         struct statvfs sv;
+        struct stat st;
 
         if (mkdir(path, 0700) < 0 && errno != EEXIST)
                 return FAIL(-errno, "cache %s: cannot make the directory: %s", path, strerror(errno));
         s->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (s->dir < 0)
                 return FAIL(-errno, "cache %s: %s", path, strerror(errno));
-        if (fstatvfs(s->dir, &sv) < 0)
+        if (fstatvfs(s->dir, &sv) < 0 || fstat(s->dir, &st) < 0)
                 return FAIL(-errno, "cache %s: %s", path, strerror(errno));
+        if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)))
+                return FAIL(-EPERM, "cache %s can be changed by others; make it a directory of its own: chown %u and chmod "
+                            "700 it", path, (unsigned)geteuid());
         s->block_size = (uint32_t)max_u64(sv.f_bsize > 1024 * 1024 ? BLOCK : sv.f_bsize, BLOCK);
         if (mkdirat(s->dir, "mirrors", 0700) < 0 && errno != EEXIST)
                 return FAIL(-errno, "cache %s: cannot write there: %s", path, strerror(errno));

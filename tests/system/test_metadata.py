@@ -3,6 +3,7 @@
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 
@@ -143,3 +144,15 @@ def test_read_only_mount(work, one_file):
             os.open(m / "f", os.O_RDWR)
         assert e.value.errno == errno.EROFS
         assert "ro" in mounts_at(m.path)[-1]["options"]
+
+
+@pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl")
+def test_an_acl_that_denies_is_enforced(hot, source):
+    """Mode bits alone would let everybody read."""
+    os.chmod(source / "f", 0o644)
+    run("setfacl", "-m", "u:nobody:---", source / "f")
+    with hot(source) as m:
+        for path in [source / "f", m / "f"]:
+            done = run("setpriv", "--reuid=nobody", "--clear-groups", "cat", path, check=False)
+            assert done.returncode != 0 and "ermission denied" in done.stderr, path
+        assert run("getfacl", "-cp", m / "f").stdout == run("getfacl", "-cp", source / "f").stdout
