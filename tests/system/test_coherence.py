@@ -135,6 +135,20 @@ def test_the_next_open_sees_it(hot, coherence_folders, change):
         assert m.counters()["corrupt_bytes"] == 0
 
 
+def test_a_shorter_file_has_no_byte_behind_its_end(hot, work):
+    """The kernel still believes the old size when the file is opened, and reads ahead beyond the new end.  Forty times:
+    it is a matter of which of two short replies comes first."""
+    names = [f"f{i}" for i in range(40)]
+    top = trees.aged(trees.make_files(work / "source", {n: SIZE for n in names}))
+    with hot(top) as m:
+        for name in names:
+            contents(m / name)
+        m.settle()
+        for i, name in enumerate(names):
+            os.truncate(top / name, 600_000 + 10_001 * i)
+            same_bytes((top / name).read_bytes(), contents(m / name), 0, name)
+
+
 def test_changes_while_not_mounted(hot, work):
     top = work / "source"
     for change in CHANGES:

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import mmap
 import os
+import resource
 
 import pytest
 
@@ -138,6 +139,7 @@ class TestFailingSource:
             switch.touch()
 
             def touch():
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 with opened(m / "f") as fd, mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as view:
                     return view[9 * MIB]
             with pytest.raises(ChildFailed, match="ended without an answer"):
