@@ -172,21 +172,26 @@ static bool is_cached(const struct cache *c, const struct stat *st, const char *
                           options_path_wanted(c->options, path));
 }
 
-static struct cache_file *meet_file(struct cache *c, const struct identity *id) {
+/* NULL: no memory, or another file that is in use has this very identity (a clone, a snapshot, two tmpfs): two files
+ * must not share an entry while either is read. */
+static struct cache_file *meet_file(struct cache *c, const struct identity *id, dev_t dev) {
         struct cache_file *f = file_by_key(c, &id->key);
 
-        if (!f)
-                return file_add(c, id, 0);
+        if (!f && !(f = file_add(c, id, 0)))
+                return NULL;
+        if (f->refs > 0 && f->dev != dev && f->dev != 0)
+                return NULL;
+        f->dev = dev;
         meet_version(f, &id->version);
         return f;
 }
 
 /* After: handle->file is set where the file takes part. */
-static void attach(struct cache_handle *h, const struct identity *id) {
+static void attach(struct cache_handle *h, const struct identity *id, dev_t dev) {
         struct cache *c = h->cache;
 
         pthread_mutex_lock(&c->lock);
-        struct cache_file *f = meet_file(c, id);
+        struct cache_file *f = meet_file(c, id, dev);
         if (f) {
                 h->file = file_ref(f);
                 f->opens++;
@@ -211,7 +216,7 @@ int cache_open(struct cache *c, int fd, const struct stat *st, const char *path,
         }
         *h = (struct cache_handle){ .cache = c, .fd = fd, .writer = writer, .refs = 1 };
         if (is_cached(c, st, path, writer) && source_identity(c->source, fd, st, path, &id) == 0)
-                attach(h, &id);
+                attach(h, &id, st->st_dev);
         if (!h->file)
                 count(c, COUNT_bypass_opens, 1);
         *ret = h;
@@ -261,7 +266,7 @@ void file_open_mirror(struct cache_file *f) {
         pthread_mutex_lock(&c->lock);
         if (r == 0 && f->id == id && !f->mirror && f->opens > 0 && f->identity.version.size == size)
                 f->mirror = TAKE_PTR(m);
-        else if ((r == -ENOENT || r == -ELOOP || r == -EINVAL) && f->id == id && !f->mirror)
+        else if ((r == -ENOENT || r == -ELOOP || r == -EINVAL || r == -EISDIR) && f->id == id && !f->mirror)
                 file_forget_content(f); /* it was deleted, or is no mirror; other errors may pass */
         if (r < 0)
                 count(c, COUNT_cache_errors, 1);
@@ -276,7 +281,10 @@ struct cache_file *cache_file_find(struct cache *c, int fd, const struct stat *s
         if (!c->store || !S_ISREG(st->st_mode) || source_identity(c->source, fd, st, path, &id) < 0)
                 return NULL;
         pthread_mutex_lock(&c->lock);
-        if ((f = file_by_key(c, &id.key)))
+        f = file_by_key(c, &id.key);
+        if (f && f->dev != 0 && f->dev != st->st_dev)
+                f = NULL; /* its double on another file system */
+        if (f)
                 file_ref(f);
         pthread_mutex_unlock(&c->lock);
         return f;

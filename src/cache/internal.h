@@ -39,6 +39,7 @@ struct cache_file {
         RB_ENTRY(cache_file) by_key, by_id;
         struct cache *cache;
         struct identity identity;
+        dev_t dev; /* where it was met last, or 0: clones of a file system have the same identities */
         uint64_t id;    /* names the mirror; another one for another version */
         uint64_t nonce; /* of what is admitted from now on */
         struct range_map map;

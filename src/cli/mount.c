@@ -88,6 +88,8 @@ static int check_options(const struct options *o) {
         if (!o->cache && o->mode != MODE_OFF)
                 return cli_fail(EXIT_USAGE, "no cache directory, and nothing is written where nobody asked: add -o "
                                 "cache=DIR (on NVMe), or -o mode=off to pass everything through");
+        if (o->readahead < 4 * KIB || o->readahead > 1024 * MIB)
+                return cli_fail(EXIT_USAGE, "option readahead: it must be from 4K to 1G");
         if (o->admit == ADMIT_SECOND)
                 return cli_fail(EXIT_USAGE, "admit=second is not there yet; leave it out (admit=free)");
         return 0;

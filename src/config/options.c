@@ -45,7 +45,7 @@ static const char *const ignored_words[] = {
         "allow_other", "default_permissions", NULL,
 };
 static const char *const ignored_prefixes[] = { "x-", "X-", "comment=", "context=", "fscontext=", "defcontext=",
-                                                "rootcontext=", "uid=", "gid=", "umask=", NULL };
+                                                "rootcontext=", NULL };
 
 int parse_size(const char *text, uint64_t *ret) {
         static const char units[] = "KMGT";
@@ -73,11 +73,14 @@ int parse_size(const char *text, uint64_t *ret) {
         return 0;
 }
 
+/* A decimal number and nothing else, as strtod alone would not have it. */
+static bool is_decimal(const char *text) { return text[strspn(text, "0123456789.")] == '\0'; }
+
 static int set_reserve(struct reserve *r, const char *text) {
         char *end;
         double pct = strtod(text, &end);
 
-        if (end != text && strcmp(end, "%") == 0) {
+        if (end != text && strcmp(end, "%") == 0 && strspn(text, "0123456789.") == (size_t)(end - text)) {
                 if (!(pct >= 0 && pct < 100))
                         return -ERANGE;
                 *r = (struct reserve){ .percent = pct };
@@ -91,7 +94,7 @@ static int set_seconds(double *ret, const char *text) {
         char *end;
         double v = strtod(text, &end);
 
-        if (end == text || *end || !(v >= 0 && v <= 86400))
+        if (end == text || *end || !is_decimal(text) || !(v >= 0 && v <= 86400))
                 return -EINVAL;
         *ret = v;
         return 0;
@@ -210,7 +213,7 @@ static int parse_word(struct options *o, char *word, char *error, size_t error_s
         size_t name_len = strcspn(word, "=");
         const struct option_def *d = find_def(word, name_len);
 
-        if (d && word[name_len] == '=') {
+        if (d && word[name_len] == '=' && word[name_len + 1]) {
                 int r = set_value(o, d, word + name_len + 1);
                 if (r < 0)
                         snprintf(error, error_size, "option %s: '%s' is not %s", d->name, word + name_len + 1,

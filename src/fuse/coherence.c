@@ -139,11 +139,13 @@ void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st) {
 
         if (!S_ISREG(st->st_mode))
                 return;
-        node_tell_version(fs->nodes, n, &seen.file);
+        bool changed = node_tell_version(fs->nodes, n, &seen.file);
         old = node_get_version(fs->nodes, n);
         if (!old.known || file_version_equal(&old.file, &seen.file))
                 return; /* never opened, or as it was */
-        node_swap_version(fs->nodes, n, seen);
+        /* The version stays that of the pages, which are still there: an open that finds another one drops them. */
+        if (!changed)
+                return;
         if (node_path(fs->nodes, n, NULL, &path) == 0)
                 cache_observe(fs->cache, fd, st, path);
         free(path);
@@ -151,11 +153,25 @@ void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st) {
 }
 
 bool fs_keep_pages(struct fs *fs, struct node *n, const struct stat *st) {
-        struct node_version v = version_of(st), old = node_swap_version(fs->nodes, n, v);
+        struct node_version v = version_of(st), unsettled = v, old;
+
+        /* Until this open is answered the old pages are there: nobody else may keep them meanwhile. */
+        unsettled.settled = false;
+        old = node_get_version(fs->nodes, n);
+        bool keep = old.known && old.settled && file_version_equal(&old.file, &v.file);
+        if (!keep)
+                node_swap_version(fs->nodes, n, unsettled);
 
         /* An open must not read by a size that attr_timeout still vouches for.  Attributes alone: this takes no page,
          * so it may be done from inside the request. */
         if (node_tell_version(fs->nodes, n, &v.file))
                 fuse_lowlevel_notify_inval_inode(fs->session, node_id(n), -1, 0);
-        return old.known && old.settled && file_version_equal(&old.file, &v.file);
+        return keep;
+}
+
+void fs_opened(struct fs *fs, struct node *n, const struct stat *st) {
+        struct node_version v = version_of(st), now = node_get_version(fs->nodes, n);
+
+        if (v.settled && file_version_equal(&now.file, &v.file))
+                node_swap_version(fs->nodes, n, v);
 }

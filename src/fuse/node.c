@@ -289,6 +289,12 @@ static void trim_idle(struct node_table *t) {
         }
 }
 
+void node_hold(struct node_table *t, struct node *n) {
+        pthread_mutex_lock(&t->lock);
+        use_fd(t, n);
+        pthread_mutex_unlock(&t->lock);
+}
+
 void node_dir_done(struct node_table *t, struct node *n) {
         pthread_mutex_lock(&t->lock);
         if (--n->users == 0) {

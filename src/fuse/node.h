@@ -49,6 +49,7 @@ void node_forget(struct node_table *t, struct node *n, uint64_t lookups);
 /* A directory's descriptor (O_PATH) for *at calls, or -errno.  Give it back with node_dir_done. */
 int node_dir(struct node_table *t, struct node *n);
 void node_dir_done(struct node_table *t, struct node *n);
+void node_hold(struct node_table *t, struct node *n); /* keeps the node alive until node_dir_done */
 /* An O_PATH descriptor of the node itself, the caller's to close; -ESTALE where its names lead elsewhere now. */
 int node_open_path(struct node_table *t, struct node *n);
 /*

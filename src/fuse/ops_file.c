@@ -43,7 +43,7 @@ static void close_file(struct fs *fs, struct file *f) {
         free(f);
 }
 
-static int open_node(struct fs *fs, struct node *n, pid_t thread, struct fuse_file_info *fi) {
+static int open_node(struct fs *fs, struct node *n, pid_t thread, struct fuse_file_info *fi, struct stat *ret_st) {
         _cleanup_free_ char *path = NULL;
         struct stat st;
 
@@ -55,16 +55,27 @@ static int open_node(struct fs *fs, struct node *n, pid_t thread, struct fuse_fi
         if (fd < 0)
                 return fd;
         source_prepare_fd(fd);
+        *ret_st = st;
         return open_file(fs, n, path, fd, &st, fi);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
-        int r = open_node(fs_of(req), fs_node(req, ino), fs_thread(req), fi);
+        struct fs *fs = fs_of(req);
+        struct node *n = fs_node(req, ino);
+        struct stat st;
+        int r = open_node(fs, n, fs_thread(req), fi, &st);
 
-        if (r < 0)
+        if (r < 0) {
                 reply_result(req, r);
-        else if (fuse_reply_open(req, fi) < 0)
-                close_file(fs_of(req), file_of(fi));
+                return;
+        }
+        struct file *f = file_of(fi);
+        node_hold(fs->nodes, n); /* once answered, the file may be closed and forgotten before we go on */
+        if (fuse_reply_open(req, fi) < 0)
+                close_file(fs, f);
+        else
+                fs_opened(fs, n, &st);
+        node_dir_done(fs->nodes, n);
 }
 
 /* The kernel found no such name; somebody may have made it meanwhile, and then O_TRUNC means what it says. */

@@ -28,7 +28,7 @@ enum {
 struct session {
         struct fs fs;
         char *mountpoint;
-        int mount_id; /* 0: unknown */
+        _Atomic int mount_id; /* 0: unknown, or gone */
         unsigned minor;
         pthread_t main_thread, signal_thread;
         bool signal_runs;
@@ -240,15 +240,18 @@ static void unmount_as_user(const char *mountpoint) {
 static void unmount_ours(struct session *s) {
         struct mount_entry m;
 
-        if (s->mount_id == 0 || is_our_mount(s, &m) < 0)
+        int id = s->mount_id;
+
+        /* Once only: after it has gone, the kernel gives its number to another mount. */
+        s->mount_id = 0;
+        if (id == 0 || is_our_mount(s, &m) < 0)
                 return;
-        bool ours = m.id == s->mount_id;
+        bool ours = m.id == id;
         mount_entry_clear(&m);
         if (!ours)
                 return;
         if (umount2(s->mountpoint, MNT_DETACH | UMOUNT_NOFOLLOW) < 0 && errno == EPERM)
                 unmount_as_user(s->mountpoint);
-        s->mount_id = 0;
 }
 
 static void nothing(int sig) { (void)sig; }

@@ -88,6 +88,7 @@ int fs_identity_of(int fd, struct fs_identity *ret) {
                 if (r < 0)
                         return r;
         }
+        id.dev = st.st_dev;
         *ret = id;
         return 0;
 }

@@ -46,6 +46,7 @@ bool file_version_settled(const struct file_version *v);
 struct fs_identity {
         uint64_t fs;
         bool stable_inodes;
+        dev_t dev; /* of the descriptor that was asked */
 };
 /* `fd` lies on the file system.  Reads /proc/self/mountinfo; never resolves a path below the mount. */
 int fs_identity_of(int fd, struct fs_identity *ret);

@@ -91,6 +91,9 @@ static int keep_match(struct mount_entry *m, void *ctx) {
 
         if (!f->match(m, f))
                 return 0;
+        /* Lines come by number, not by stack: one that was moved on top may be listed before what it covers. */
+        if (f->best.point && strcmp(f->best.point, m->point) == 0 && f->best.parent == m->id)
+                return 0;
         mount_entry_clear(&f->best);
         f->best = *m;
         *m = (struct mount_entry){ 0 };

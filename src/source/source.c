@@ -79,6 +79,8 @@ int source_identity(struct source *s, int fd, const struct stat *st, const char 
                 int r = fs_identity_of(fd, &fs);
                 if (r < 0)
                         return r;
+                if (fs.dev != st->st_dev)
+                        return -EXDEV; /* it says nothing about the file's file system */
                 remember_fs(s, st->st_dev, &fs);
         }
         *ret = identity_of(&fs, st, path);

@@ -25,7 +25,7 @@ int source_new(const char *path, struct source **ret); /* opens the directory; -
 struct source *source_free(struct source *s);
 int source_root(const struct source *s); /* the root's descriptor, ours to keep */
 
-/* `fd` is open on the file; `path` is relative to the root.  -errno. */
+/* `fd` is open on the file's file system (-EXDEV otherwise); `path` is relative to the root.  -errno. */
 int source_identity(struct source *s, int fd, const struct stat *st, const char *path, struct identity *ret);
 
 /* A descriptor that content will be read from. */

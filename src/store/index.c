@@ -111,6 +111,9 @@ static int open_db(struct index *ix, int dir) {
                 return r;
         if (version != 0 && version != SCHEMA_VERSION)
                 return -EBADMSG;
+        /* We opened it for writing: a header that says otherwise is damaged. */
+        if (sqlite3_db_readonly(ix->db, "main") == 1)
+                return -EBADMSG;
         return prepare_all(ix);
 }
 

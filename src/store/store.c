@@ -66,6 +66,8 @@ static int take_lock(struct store *s, const char *path, const char *owner, unsig
         return 0;
 }
 
+#define PROBE_BYTES (128 * KIB)
+
 static int probe_file(struct store *s, void *block) {
         _cleanup_close_ int fd = openat(s->dir, "probe", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
         struct stat before, after;
@@ -80,11 +82,11 @@ static int probe_file(struct store *s, void *block) {
                         return -errno;
         }
         /* Something large enough to be more than one block of any file system, and on the disk before we look. */
-        for (uint64_t off = 0; off < MIB; off += BLOCK)
+        for (uint64_t off = 0; off < PROBE_BYTES; off += BLOCK)
                 if (pwrite(fd, block, BLOCK, (off_t)off) != (ssize_t)BLOCK)
                         return -errno;
         if (fsync(fd) < 0 || fstat(fd, &before) < 0 ||
-            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)MIB) < 0 || fstat(fd, &after) < 0)
+            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)PROBE_BYTES) < 0 || fstat(fd, &after) < 0)
                 return -errno;
         return after.st_blocks < before.st_blocks ? 0 : -EOPNOTSUPP;
 }
@@ -113,7 +115,8 @@ static int open_folders(struct store *s, const char *path, char *error) {
         struct stat st;
 
         if (mkdir(path, 0700) < 0 && errno != EEXIST)
-                return FAIL(-errno, "cache %s: cannot make the directory: %s", path, strerror(errno));
+                return FAIL(-errno, "cache %s: cannot make the directory: %s%s", path, strerror(errno),
+                            errno == ENOENT ? " (its parent is missing; make that first)" : "");
         s->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (s->dir < 0)
                 return FAIL(-errno, "cache %s: %s", path, strerror(errno));
