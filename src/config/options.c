@@ -213,8 +213,8 @@ static int parse_word(struct options *o, char *word, char *error, size_t error_s
         size_t name_len = strcspn(word, "=");
         const struct option_def *d = find_def(word, name_len);
 
-        if (d && word[name_len] == '=' && word[name_len + 1]) {
-                int r = set_value(o, d, word + name_len + 1);
+        if (d && word[name_len] == '=') {
+                int r = word[name_len + 1] ? set_value(o, d, word + name_len + 1) : -EINVAL;
                 if (r < 0)
                         snprintf(error, error_size, "option %s: '%s' is not %s", d->name, word + name_len + 1,
                                  r == -ENOMEM ? "stored: out of memory" : d->value);

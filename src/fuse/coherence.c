@@ -169,6 +169,14 @@ bool fs_keep_pages(struct fs *fs, struct node *n, const struct stat *st) {
         return keep;
 }
 
+/* A read within the size that the kernel believes in does not make it ask again, and of two short replies behind the
+ * new end it heeds the first, which need not be the right one: zeros would be read there.  A lookup corrects it. */
+bool fs_size_is_stale(struct fs *fs, struct node *n, const struct stat *st) {
+        struct file_version v = file_version_of(st);
+
+        return node_told_size(fs->nodes, n) != v.size && node_tell_version(fs->nodes, n, &v);
+}
+
 void fs_opened(struct fs *fs, struct node *n, const struct stat *st) {
         struct node_version v = version_of(st), now = node_get_version(fs->nodes, n);
 

@@ -71,6 +71,8 @@ void change_end(struct change *ch, const struct stat *after);
 void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st);
 /* At open: may the kernel keep the pages that it has? */
 bool fs_keep_pages(struct fs *fs, struct node *n, const struct stat *st);
+/* Does the kernel believe in another size?  Told only once: after -ESTALE it looks up anew, and learns. */
+bool fs_size_is_stale(struct fs *fs, struct node *n, const struct stat *st);
 /* That open was answered: the pages are of this version from now on. */
 void fs_opened(struct fs *fs, struct node *n, const struct stat *st);
 int inval_start(struct fs *fs);

@@ -686,6 +686,13 @@ bool node_tell_version(struct node_table *t, struct node *n, const struct file_v
         return changed;
 }
 
+uint64_t node_told_size(struct node_table *t, struct node *n) {
+        pthread_mutex_lock(&t->lock);
+        uint64_t size = n->told.size;
+        pthread_mutex_unlock(&t->lock);
+        return size;
+}
+
 struct node_version node_get_version(struct node_table *t, struct node *n) {
         pthread_mutex_lock(&t->lock);
         struct node_version v = n->version;

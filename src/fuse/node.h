@@ -78,6 +78,7 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
 struct node_version node_swap_version(struct node_table *t, struct node *n, struct node_version v);
 /* The attributes that the kernel gets now; true if they are of another version than the last ones. */
 bool node_tell_version(struct node_table *t, struct node *n, const struct file_version *v);
+uint64_t node_told_size(struct node_table *t, struct node *n);
 struct node_version node_get_version(struct node_table *t, struct node *n);
 /* An open handle's descriptor may stand in for the name. */
 void node_add_handle(struct node_table *t, struct node *n, int fd);

@@ -54,6 +54,10 @@ static int open_node(struct fs *fs, struct node *n, pid_t thread, struct fuse_fi
                 fd = node_open(fs->nodes, n, source_flags(fi->flags), thread, &st);
         if (fd < 0)
                 return fd;
+        if (fs_size_is_stale(fs, n, &st)) {
+                close(fd);
+                return -ESTALE;
+        }
         source_prepare_fd(fd);
         *ret_st = st;
         return open_file(fs, n, path, fd, &st, fi);

@@ -396,7 +396,7 @@ START_TEST(generic_words_are_taken_and_change_nothing) {
         struct options before = o;
 
         accept("defaults,auto,noauto,user,users,nouser,owner,group,_netdev,async,sync,atime,noatime,relatime");
-        accept("dev,suid,exec,uid=1000,gid=5,allow_other,default_permissions");
+        accept("dev,suid,exec,allow_other,default_permissions");
         accept("x-systemd.automount,x-gvfs-show,X-mount.mkdir=0755,comment=a=b");
         ck_assert_mem_eq(&before, &o, sizeof o);
 }
