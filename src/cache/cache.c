@@ -17,13 +17,6 @@ const char *const cache_counter_names[CACHE_COUNTERS] = {
 #undef COUNTER
 };
 
-int64_t monotonic_ns(void) {
-        struct timespec t;
-
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
 uint64_t random_u64(void) {
         uint64_t x = 0;
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "base/buffers.h"
+#include "base/clock.h"
 #include "cache/cache.h"
 #include "core/plan.h"
 #include "core/policy.h"
@@ -141,7 +142,6 @@ struct cache {
 static inline void count(struct cache *c, enum cache_counter which, uint64_t n) {
         atomic_fetch_add_explicit(&c->counters[which], n, memory_order_relaxed);
 }
-int64_t monotonic_ns(void);
 uint64_t random_u64(void); /* never 0 */
 void cond_wait_ns(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns);
 

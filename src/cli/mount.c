@@ -8,12 +8,12 @@
  */
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/sys.h"
 #include "base/util.h"
 #include "cache/cache.h"
 #include "cli/cli.h"
 #include "control/server.h"
 #include "fuse/session.h"
-#include "source/mountinfo.h"
 #include "source/paths.h"
 
 #include <errno.h>
@@ -29,7 +29,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -149,18 +148,6 @@ static int prepare(struct mounting *m, int argc, char **argv) {
 
 /* ---- the daemon ---- */
 
-/* With it, what users write would pass their quotas and the file system's own reserve. */
-static void drop_resource_capability(void) {
-        struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-        struct __user_cap_data_struct data[2];
-
-        if (syscall(SYS_capget, &head, data) < 0)
-                return;
-        data[0].effective &= ~(1u << CAP_SYS_RESOURCE);
-        data[0].permitted &= ~(1u << CAP_SYS_RESOURCE);
-        syscall(SYS_capset, &head, data);
-}
-
 static void set_limits(void) {
         struct rlimit lim;
 
@@ -170,7 +157,8 @@ static void set_limits(void) {
         }
         mallopt(M_ARENA_MAX, 2);          /* an arena a thread is memory that nobody bounds */
         prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0); /* memory reclaim must not wait for us; needs CAP_SYS_RESOURCE */
-        drop_resource_capability();
+        /* With it, what users write would pass their quotas and the file system's own reserve. */
+        capabilities_change(0, 1u << CAP_SYS_RESOURCE);
         umask(0);                         /* modes come from the programs, masked already */
         if (chdir("/") < 0)               /* no file system is kept busy */
                 log_warn("cannot change to /: %s", strerror(errno));

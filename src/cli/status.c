@@ -40,14 +40,14 @@ static int find_mount(const char *path, struct mount_entry *ret) {
         if (path_normalise(path, &absolute) < 0)
                 return -ENOMEM;
         if (mountinfo_find_path(absolute, ret) == 0) {
-                if (strcmp(ret->type, "fuse.hotset") == 0)
+                if (mount_entry_is_hotset(ret))
                         return 0;
                 mount_entry_clear(ret);
         }
         /* By its text it lies outside of every mount of ours, so following its links touches none before the last. */
         if (!(real = realpath(path, NULL)) || mountinfo_find_path(real, ret) < 0)
                 return -ENOENT;
-        if (strcmp(ret->type, "fuse.hotset") == 0)
+        if (mount_entry_is_hotset(ret))
                 return 0;
         mount_entry_clear(ret);
         return -ENOENT;
@@ -77,7 +77,7 @@ static int collect(struct mount_entry *m, void *ctx) {
         struct all *all = ctx;
         json_t *status = NULL;
 
-        if (strcmp(m->type, "fuse.hotset") != 0)
+        if (!mount_entry_is_hotset(m))
                 return 0;
         int r = ask(m, &status);
         if (r < 0)

@@ -3,7 +3,6 @@
 #include "control/protocol.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "control/server.h"
 
-#include "base/log.h"
+#include "base/clock.h"
 #include "base/thread.h"
 #include "base/util.h"
 #include "control/protocol.h"
@@ -16,7 +16,6 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 
 enum { REQUEST_SECONDS = 2 };
 
@@ -69,21 +68,14 @@ static json_t *answer(struct control_server *s, const char *line) {
         return reply;
 }
 
-static int64_t monotonic_ms(void) {
-        struct timespec t;
-
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
-}
-
 /* One line, within the time for the whole request, unless we are to stop.  The length, or 0. */
 static size_t receive_line(struct control_server *s, int fd, char *line) {
         struct pollfd fds[] = { { .fd = fd, .events = POLLIN }, { .fd = s->stop, .events = POLLIN } };
-        int64_t end = monotonic_ms() + REQUEST_SECONDS * 1000, left;
+        int64_t end = monotonic_ns() + REQUEST_SECONDS * 1000000000ll, left;
         size_t len = 0;
 
         while (!memchr(line, '\n', len)) {
-                if (len == CONTROL_REQUEST_MAX || (left = end - monotonic_ms()) <= 0)
+                if (len == CONTROL_REQUEST_MAX || (left = (end - monotonic_ns()) / 1000000) <= 0)
                         return 0;
                 if (poll(fds, ARRAY_SIZE(fds), (int)left) <= 0 || fds[1].revents)
                         return 0;

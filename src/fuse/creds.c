@@ -4,22 +4,12 @@
  * one call.  The kernel has checked the permissions on our side (default_permissions), supplementary groups included,
  * which we do not have; so the capabilities that override them are kept.
  */
+#include "base/sys.h"
 #include "fuse/fs.h"
 
 #include <linux/capability.h>
 #include <sys/fsuid.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-static void raise_override(void) {
-        struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-        struct __user_cap_data_struct data[2];
-
-        if (syscall(SYS_capget, &head, data) < 0)
-                return;
-        data[0].effective |= data[0].permitted & (1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH | 1u << CAP_MKNOD);
-        syscall(SYS_capset, &head, data);
-}
 
 struct creds creds_assume(fuse_req_t req) {
         const struct fuse_ctx *ctx = fuse_req_ctx(req);
@@ -31,7 +21,7 @@ struct creds creds_assume(fuse_req_t req) {
         setfsgid(ctx->gid);
         setfsuid(ctx->uid);
         if (ctx->uid != 0)
-                raise_override();
+                capabilities_change(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH | 1u << CAP_MKNOD, 0);
         return c;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fuse/node.h"
 
+#include "base/clock.h"
+#include "base/sys.h"
 #include "base/util.h"
 
 #include <errno.h>
@@ -8,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 enum { ROOT_ID = 1 };
 
@@ -371,13 +372,6 @@ static int open_by_name(struct node_table *t, struct node *n, int flags, struct 
 
 /* ---- names that moved behind the mount ---- */
 
-static int64_t monotonic_now(void) {
-        struct timespec ts;
-
-        clock_gettime(CLOCK_MONOTONIC, &ts);
-        return ts.tv_sec * 1000000000ll + ts.tv_nsec;
-}
-
 static void forget_link(struct node_table *t, struct node *n, const struct way *w) {
         struct link *l;
 
@@ -385,7 +379,7 @@ static void forget_link(struct node_table *t, struct node *n, const struct way *
         l = link_find(t, w->parent, w->name);
         if (l && l->node == n)
                 link_free(t, l);
-        n->ambiguous_until = monotonic_now() + t->trust_ns;
+        n->ambiguous_until = monotonic_ns() + t->trust_ns;
         LIST_FOREACH(l, &n->links, of_node)
                 l->seen_by = 0;
         pthread_mutex_unlock(&t->lock);
@@ -440,16 +434,13 @@ static enum names names_of(struct node_table *t, struct node *n, bool *ret_ambig
         pthread_mutex_lock(&t->lock);
         const struct link *l = LIST_FIRST(&n->links);
         enum names names = !l ? NAMELESS : !LIST_NEXT(l, of_node) ? ONE_NAME : MANY_NAMES;
-        *ret_ambiguous = n->ambiguous_until > 0 && n->ambiguous_until > monotonic_now();
+        *ret_ambiguous = n->ambiguous_until > 0 && n->ambiguous_until > monotonic_ns();
         pthread_mutex_unlock(&t->lock);
         return names;
 }
 
 static int reopen(int fd, int flags, struct stat *ret_st) {
-        char path[48];
-
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        _cleanup_close_ int again = open(path, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
+        _cleanup_close_ int again = open(path_of_fd(fd).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
         if (again < 0)
                 return -errno;
         return fstat(again, ret_st) < 0 ? -errno : take_fd(&again);

@@ -1,25 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attributes, extended attributes, symlink targets, statfs. */
+#include "base/sys.h"
 #include "base/util.h"
 #include "fuse/fs.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
-
-/* The kernel's way to a file by descriptor where a call takes only a path.  Never resolves a path of a mount. */
-struct fd_path {
-        char text[48];
-};
-static struct fd_path path_of_fd(int fd) {
-        struct fd_path p;
-
-        snprintf(p.text, sizeof p.text, "/proc/self/fd/%d", fd);
-        return p;
-}
 
 static int get_stat(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct stat *ret) {
         struct fs *fs = fs_of(req);

@@ -130,17 +130,22 @@ static int create_below(fuse_req_t req, struct node *p, const char *name, mode_t
         return r;
 }
 
-void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi) {
+static void reply_created(fuse_req_t req, int r, const struct fuse_entry_param *e, const struct fuse_file_info *fi) {
         struct fs *fs = fs_of(req);
-        struct fuse_entry_param e;
-        int r = create_below(req, fs_node(req, parent), name, mode, fi, &e);
 
         if (r < 0) {
                 reply_result(req, r);
-        } else if (fuse_reply_create(req, &e, fi) < 0) {
+        } else if (fuse_reply_create(req, e, fi) < 0) {
                 close_file(fs, file_of(fi));
-                node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1);
+                node_forget(fs->nodes, node_from_id(fs->nodes, e->ino), 1);
         }
+}
+
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi) {
+        struct fuse_entry_param e;
+        int r = create_below(req, fs_node(req, parent), name, mode, fi, &e);
+
+        reply_created(req, r, &e, fi);
 }
 
 static int make_tmpfile(fuse_req_t req, struct node *p, mode_t mode, struct fuse_file_info *fi, struct fuse_entry_param *ret) {
@@ -171,16 +176,10 @@ static int make_tmpfile(fuse_req_t req, struct node *p, mode_t mode, struct fuse
 }
 
 void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file_info *fi) {
-        struct fs *fs = fs_of(req);
         struct fuse_entry_param e;
         int r = make_tmpfile(req, fs_node(req, parent), mode, fi, &e);
 
-        if (r < 0) {
-                reply_result(req, r);
-        } else if (fuse_reply_create(req, &e, fi) < 0) {
-                close_file(fs, file_of(fi));
-                node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1);
-        }
+        reply_created(req, r, &e, fi);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {

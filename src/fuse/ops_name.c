@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations that take a name: looking it up, making, moving and removing it.  All are *at calls below the parent. */
+#include "base/sys.h"
 #include "base/util.h"
 #include "fuse/fs.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 
 #ifndef RENAME_EXCHANGE
@@ -28,6 +27,16 @@ int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, pi
         return 0;
 }
 
+/* An entry that the kernel does not get, interrupted, is one that it never knew. */
+static void reply_entry(fuse_req_t req, int r, const struct fuse_entry_param *e) {
+        struct fs *fs = fs_of(req);
+
+        if (r < 0)
+                reply_result(req, r);
+        else if (fuse_reply_entry(req, e) < 0)
+                node_forget(fs->nodes, node_from_id(fs->nodes, e->ino), 1);
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
         struct fs *fs = fs_of(req);
         struct node *p = fs_node(req, parent);
@@ -37,10 +46,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
 
         if (dir >= 0)
                 node_dir_done(fs->nodes, p);
-        if (r < 0)
-                reply_result(req, r);
-        else if (fuse_reply_entry(req, &e) < 0)
-                node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1); /* interrupted: the kernel never knew */
+        reply_entry(req, r, &e);
 }
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup) {
@@ -75,10 +81,7 @@ static void make_entry(fuse_req_t req, fuse_ino_t parent, const char *name, cons
                         r = fs_entry(fs, p, name, dir, fs_thread(req), &e);
                 node_dir_done(fs->nodes, p);
         }
-        if (r < 0)
-                reply_result(req, r);
-        else if (fuse_reply_entry(req, &e) < 0)
-                node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1);
+        reply_entry(req, r, &e);
 }
 
 static int make_node(int dir, const char *name, const struct making *m) { return mknodat(dir, name, m->mode, m->rdev); }
@@ -126,7 +129,6 @@ static void rename_end(struct renaming *rn, int dir, const char *name) {
 }
 
 static int link_file(struct fs *fs, struct node *n, int dir, const char *name) {
-        char path[48];
         _cleanup_close_ int fd = node_open_path(fs->nodes, n);
         struct change ch;
         struct stat st;
@@ -136,8 +138,7 @@ static int link_file(struct fs *fs, struct node *n, int dir, const char *name) {
         if (fstat(fd, &st) < 0)
                 return -errno;
         change_begin(&ch, fs, n, NULL, NULL, fd, &st, 0, 0);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        int r = linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+        int r = linkat(AT_FDCWD, path_of_fd(fd).text, dir, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
         return r;
 }
@@ -154,10 +155,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *n
                         r = fs_entry(fs, p, newname, dir, fs_thread(req), &e);
                 node_dir_done(fs->nodes, p);
         }
-        if (r < 0)
-                reply_result(req, r);
-        else if (fuse_reply_entry(req, &e) < 0)
-                node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1);
+        reply_entry(req, r, &e);
 }
 
 static int unlink_below(struct fs *fs, struct node *p, int dir, const char *name, int flags) {

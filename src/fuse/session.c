@@ -35,8 +35,6 @@ struct session {
         _Atomic bool ended;
 };
 
-const struct fuse_lowlevel_ops fs_ops;
-
 static void want(struct fuse_conn_info *conn, uint64_t cap, bool on) {
         if (on)
                 fuse_set_feature_flag(conn, cap); /* refused where the kernel lacks it */
@@ -173,7 +171,7 @@ static int is_our_mount(struct session *s, struct mount_entry *m) {
 
         if (r < 0)
                 return r;
-        if (strcmp(m->type, "fuse.hotset") != 0) {
+        if (!mount_entry_is_hotset(m)) {
                 mount_entry_clear(m);
                 return -ENOENT;
         }

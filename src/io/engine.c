@@ -4,7 +4,6 @@
 #include "base/util.h"
 
 #include <errno.h>
-#include <sys/uio.h>
 #include <time.h>
 
 int io_engine_new(enum io_backend backend, struct io_engine **ret) {

@@ -17,6 +17,8 @@ void mount_entry_clear(struct mount_entry *m) {
         *m = (struct mount_entry){ 0 };
 }
 
+bool mount_entry_is_hotset(const struct mount_entry *m) { return strcmp(m->type, "fuse.hotset") == 0; }
+
 static bool is_octal(char c) { return c >= '0' && c <= '7'; }
 
 /* The kernel writes blanks and backslashes as \ooo. */

@@ -14,6 +14,7 @@ struct mount_entry {
         char *root, *point, *options, *type, *source;
 };
 void mount_entry_clear(struct mount_entry *m);
+bool mount_entry_is_hotset(const struct mount_entry *m);
 
 /* Calls `fn` for each mount, bottom first; stops at the first result other than 0 and returns it.  `fn` may take
  * strings out of the entry by setting them to NULL. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/paths.h"
 
+#include "base/sys.h"
 #include "base/util.h"
 #include "source/mountinfo.h"
 
@@ -139,13 +140,11 @@ static char *loop_image(dev_t dev) {
 static bool is_below(const char *path, const char *dir, const struct stat *target, unsigned depth) {
         _cleanup_close_ int fd = open_nearest(path);
         _cleanup_free_ char *real = NULL, *image = NULL;
-        char link[48];
         struct stat st;
 
         if (fd < 0 || fstat(fd, &st) < 0)
                 return false;
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        real = realpath(link, NULL);
+        real = realpath(path_of_fd(fd).text, NULL);
         if (climbs_to(fd, target) || (real && same_fs_below(real, dir)))
                 return true;
         image = depth > 0 ? loop_image(st.st_dev) : NULL;
