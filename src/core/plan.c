@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/plan.h"
 
+#include "base/util.h"
+
 static int span_cmp(const struct span *a, const struct span *b) { return a->off < b->off ? -1 : a->off > b->off; }
 
 RB_GENERATE_INTERNAL(span_tree, span, node, span_cmp, static __attribute__((unused)))
@@ -23,8 +25,6 @@ static struct span *span_find(const struct span_tree *spans, uint64_t off) {
         return found;
 }
 
-static uint64_t lower(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 struct planner {
         const struct span_tree *spans;
         struct range *range; /* the next present range that ends behind the position, or NULL */
@@ -41,15 +41,16 @@ static struct range *present_from(struct range *r) {
 /* Present wins: a span over present bytes is left from before they came. */
 static struct piece next_piece(const struct planner *p, uint64_t off) {
         const struct range *r = p->range;
-        uint64_t gap_end = r ? lower(p->end, r->off) : p->end;
+        uint64_t gap_end = r ? min_u64(p->end, r->off) : p->end;
 
         if (r && r->off <= off)
-                return (struct piece){ PIECE_HIT, off, lower(p->end, r->off + r->len) - off, r->nonce, NULL };
+                return (struct piece){ PIECE_HIT, off, min_u64(p->end, r->off + r->len) - off, r->nonce, NULL };
         if (p->span && p->span->off <= off)
-                return (struct piece){ PIECE_JOIN, off, lower(gap_end, p->span->off + p->span->len) - off, 0, p->span };
+                return (struct piece){ PIECE_JOIN, off, min_u64(gap_end, p->span->off + p->span->len) - off, 0,
+                                       p->span };
         if (p->span)
-                gap_end = lower(gap_end, p->span->off);
-        return (struct piece){ PIECE_MISS, off, lower(gap_end - off, p->max_miss), 0, NULL };
+                gap_end = min_u64(gap_end, p->span->off);
+        return (struct piece){ PIECE_MISS, off, min_u64(gap_end - off, p->max_miss), 0, NULL };
 }
 
 static bool extends(const struct piece *last, const struct piece *p) {

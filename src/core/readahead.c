@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/readahead.h"
 
-#include <stddef.h>
+#include "base/util.h"
 
 enum {
-        SUSPICION = 20,      /* one byte in so many may be read that nobody has asked for */
-        REFUSALS = 2,        /* a reader has two windows refused before it probes the first; more mean a prefetch */
+        SUSPICION = 20, /* one byte in so many may be read that nobody has asked for */
+        REFUSALS = 2,   /* a reader has two windows refused before it probes the first; more mean a prefetch */
         FRESH = 4 * READAHEAD_RUNS, /* reads of the file within which a request may still belong to a run */
 };
 
-static uint64_t lower(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t upper(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t length(const struct readahead_run *r) { return r->end - r->start; }
 
 static bool is_fresh(const struct readahead *ra, const struct readahead_run *r) { return ra->reads - r->used <= FRESH; }
@@ -38,22 +36,23 @@ static struct readahead_run *begin(struct readahead *ra, uint64_t off) {
         for (size_t i = 1; i < READAHEAD_RUNS; i++)
                 if (ra->runs[i].used < oldest->used)
                         oldest = &ra->runs[i];
-        *oldest = (struct readahead_run){ .start = off, .end = off, .refused = off, .used = ra->reads, .sure = off == 0 };
+        *oldest =
+                (struct readahead_run){ .start = off, .end = off, .refused = off, .used = ra->reads, .sure = off == 0 };
         return oldest;
 }
 
 static struct readahead_verdict answer(const struct readahead *ra, struct readahead_run *r, uint64_t end) {
-        if (end - r->end > ra->page)
+        if (end - r->end > BLOCK)
                 r->last = end - r->end;
         r->end = end;
-        r->refused = upper(r->refused, end);
+        r->refused = max_u64(r->refused, end);
         r->used = ra->reads;
         r->refusals = 0;
         return (struct readahead_verdict){ 0 };
 }
 
 static struct readahead_verdict refuse(const struct readahead *ra, struct readahead_run *r, uint64_t end) {
-        r->refused = upper(r->refused, end);
+        r->refused = max_u64(r->refused, end);
         r->used = ra->reads;
         r->refusals++;
         return (struct readahead_verdict){ .refuse = true };
@@ -65,8 +64,8 @@ static uint64_t learnt(const struct readahead *ra, const struct readahead_run *r
 
         for (size_t i = 0; i < READAHEAD_RUNS; i++)
                 for (size_t j = 0; j < i; j++) {
-                        uint64_t a = length(&ra->runs[i]), b = length(&ra->runs[j]), less = lower(a, b);
-                        if (&ra->runs[i] == run || &ra->runs[j] == run || upper(a, b) - less > ra->page)
+                        uint64_t a = length(&ra->runs[i]), b = length(&ra->runs[j]), less = min_u64(a, b);
+                        if (&ra->runs[i] == run || &ra->runs[j] == run || max_u64(a, b) - less > BLOCK)
                                 continue; /* slices begin anywhere in a page, so they differ by one */
                         if (less > length(run) && (best == 0 || less < best))
                                 best = less;
@@ -75,7 +74,7 @@ static uint64_t learnt(const struct readahead *ra, const struct readahead_run *r
 }
 
 static uint64_t allowance(const struct readahead *ra, const struct readahead_run *r) {
-        return r->sure ? UINT64_MAX : upper(length(r) / SUSPICION, learnt(ra, r)) / ra->page * ra->page;
+        return r->sure ? UINT64_MAX : block_down(max_u64(length(r) / SUSPICION, learnt(ra, r)));
 }
 
 /* A probe was answered: what of the refused pages behind it may come at once? */
@@ -85,8 +84,8 @@ static struct readahead_verdict grant(const struct readahead *ra, const struct r
         uint64_t to = r->end < r->refused ? v->ready_to(v->ctx, r->end, r->refused) : r->end;
 
         if (to == r->end && r->end < r->refused) {
-                to = r->end + lower(allowance(ra, r), r->refused - r->end);
-                verdict.want_off = r->end - ra->page; /* with the probe, as one read of the source */
+                to = r->end + min_u64(allowance(ra, r), r->refused - r->end);
+                verdict.want_off = r->end - BLOCK; /* with the probe, as one read of the source */
                 verdict.want_end = to;
         }
         if (to == r->end)
@@ -106,7 +105,7 @@ static struct readahead_verdict go_on(struct readahead *ra, struct readahead_run
                                       const struct readahead_view *v) {
         uint64_t off = r->end, len = end - off;
 
-        if (len <= ra->page) {
+        if (len <= BLOCK) {
                 answer(ra, r, end);
                 return grant(ra, r, v);
         }
@@ -121,7 +120,7 @@ static struct readahead_verdict go_on(struct readahead *ra, struct readahead_run
 static struct readahead_verdict go_behind(struct readahead *ra, struct readahead_run *r, uint64_t off, uint64_t end,
                                           const struct readahead_view *v) {
         uint64_t refused = r->refused;
-        bool behind = off == refused, one_page = end - off <= ra->page;
+        bool behind = off == refused, one_page = end - off <= BLOCK;
 
         if (!behind) { /* a reader came by another way, or the empty pages are gone */
                 r->refused = off;
@@ -146,7 +145,7 @@ static struct readahead_verdict go_behind(struct readahead *ra, struct readahead
  * of a whole window that is present to somewhere, no more was ever read. */
 static struct readahead_verdict go_elsewhere(struct readahead *ra, uint64_t off, uint64_t end,
                                              const struct readahead_view *v) {
-        if (end - off <= ra->page)
+        if (end - off <= BLOCK)
                 return (struct readahead_verdict){ 0 };
         struct readahead_run *r = begin(ra, off);
         if (!r->sure && end - off >= ra->window && v->ready_to(v->ctx, off, end) > off &&
@@ -155,7 +154,8 @@ static struct readahead_verdict go_elsewhere(struct readahead *ra, uint64_t off,
         return answer(ra, r, end);
 }
 
-struct readahead_verdict readahead_judge(struct readahead *ra, uint64_t off, uint64_t end, const struct readahead_view *v) {
+struct readahead_verdict readahead_judge(struct readahead *ra, uint64_t off, uint64_t end,
+                                         const struct readahead_view *v) {
         struct readahead_run *r = find(ra, off);
 
         ra->reads++;

@@ -20,7 +20,8 @@
  * A wrong guess costs time, never bytes: a refused window costs its reader a probe and a second request, an answered
  * one costs the source a window.  Requests of one page are never refused.
  *
- * Pure; the caller's lock.  Offsets and lengths are bytes; requests begin at a page.
+ * Pure; the caller's lock.  Offsets and lengths are bytes; requests begin at a page, which is a block here: its owner
+ * does not ask on a kernel with other pages.
  */
 #pragma once
 
@@ -42,7 +43,7 @@ struct readahead_run {
 struct readahead {
         struct readahead_run runs[READAHEAD_RUNS];
         uint64_t reads;
-        uint64_t page, window; /* set by the owner: of the kernel, and of the mount */
+        uint64_t window; /* set by the owner: the mount's */
 };
 
 /* What the cache knows, asked under the same lock. */
@@ -61,6 +62,7 @@ struct readahead_verdict {
 };
 
 /* A buffered request for [off, end). */
-struct readahead_verdict readahead_judge(struct readahead *ra, uint64_t off, uint64_t end, const struct readahead_view *v);
+struct readahead_verdict readahead_judge(struct readahead *ra, uint64_t off, uint64_t end,
+                                         const struct readahead_view *v);
 /* Takes one refused stretch off the list, for the last closer to drop; false: there is none. */
 bool readahead_take_refused(struct readahead *ra, uint64_t *ret_off, uint64_t *ret_end);
