@@ -188,39 +188,111 @@ static void drain_removals(struct cache *c) {
 
 /* ---- admissions ---- */
 
+struct part_list {
+        size_t count;
+        struct {
+                uint64_t off, len, nonce;
+                bool good; /* written; the source's bytes are the mirror's */
+        } parts[MAX_PARTS];
+};
 struct admission {
         struct flight *flight;
         struct cache_file *file;
         uint64_t id, nonce, generation;
-        size_t count;
-        struct {
-                uint64_t off, len;
-                bool written;
-        } parts[MAX_PARTS];
+        struct part_list list;
 };
 
+static uint64_t end_of_flight(const struct admission *a) { return a->flight->span.off + a->flight->span.len; }
+
+/* A change through the mount since the flight began: its bytes may be old. */
+static bool is_outdated(const struct admission *a) {
+        return a->file->generation != a->generation || a->file->id != a->id;
+}
+
+static bool add_part(struct part_list *l, uint64_t off, uint64_t len, uint64_t nonce) {
+        size_t n = l->count;
+
+        if (n > 0 && l->parts[n - 1].off + l->parts[n - 1].len == off && l->parts[n - 1].nonce == nonce) {
+                l->parts[n - 1].len += len;
+                return true;
+        }
+        if (n == MAX_PARTS)
+                return false;
+        l->parts[n].off = off;
+        l->parts[n].len = len;
+        l->parts[n].nonce = nonce;
+        l->parts[n].good = false;
+        l->count++;
+        return true;
+}
+
 /* What policy_admit has marked, as stretches; more of them than fit are given back. */
-static void collect_parts(struct admission *a) {
-        uint64_t end = a->flight->span.off + a->flight->span.len;
+static void collect_marked(struct admission *a) {
+        uint64_t end = end_of_flight(a);
         struct range *r = range_map_find(&a->file->map, a->flight->span.off), *next;
 
         for (; r && r->off < end; r = next) {
                 next = range_map_next(r);
-                if (r->state != RANGE_PENDING)
-                        continue;
-                size_t n = a->count;
-                if (n > 0 && a->parts[n - 1].off + a->parts[n - 1].len == r->off) {
-                        a->parts[n - 1].len += r->len;
-                } else if (n < MAX_PARTS) {
-                        a->parts[n].off = r->off;
-                        a->parts[n].len = r->len;
-                        a->count++;
-                } else {
+                if (r->state == RANGE_PENDING && !add_part(&a->list, r->off, r->len, 0)) {
                         policy_abort(a->file->cache->policy, &a->file->map, r->off, end - r->off);
                         return;
                 }
         }
 }
+
+/* ---- suspects: the flight has the source's bytes, so what is present under it can be judged ---- */
+
+static void collect_suspects(struct admission *a) {
+        uint64_t off = a->flight->span.off, end = end_of_flight(a);
+
+        for (struct range *r = range_map_find(&a->file->map, off); r && r->off < end; r = range_map_next(r)) {
+                uint64_t from = max_u64(r->off, off), to = min_u64(r->off + r->len, end);
+                if (r->state == RANGE_PRESENT && r->suspect && !add_part(&a->list, from, to - from, r->nonce))
+                        return;
+        }
+}
+
+static void compare_suspects(struct admission *a) {
+        struct part_list *l = &a->list;
+        struct bad_stretch bad;
+        struct mirror *m = NULL;
+
+        if (writer_mirror(a->file, a->id, false, &m) < 0)
+                return;
+        for (size_t i = 0; i < l->count; i++) {
+                const char *buf = (char *)a->flight->buf + (l->parts[i].off - a->flight->span.off);
+                l->parts[i].good = mirror_verify(m, buf, l->parts[i].len, l->parts[i].off, l->parts[i].nonce, &bad) == 0;
+        }
+        mirror_unref(m);
+}
+
+/* Called and returns with the lock; gives it up meanwhile.  Returns the bytes that are trusted again. */
+static uint64_t judge_suspects(struct admission *a) {
+        struct policy *p = a->file->cache->policy;
+        struct range_map *map = &a->file->map;
+        uint64_t trusted = 0;
+
+        collect_suspects(a);
+        if (a->list.count == 0)
+                return 0;
+        pthread_mutex_unlock(&a->file->cache->lock);
+        compare_suspects(a);
+        pthread_mutex_lock(&a->file->cache->lock);
+        for (size_t i = 0; i < a->list.count && !is_outdated(a); i++) {
+                uint64_t off = a->list.parts[i].off, len = a->list.parts[i].len;
+                if (a->list.parts[i].good) {
+                        policy_trust(p, map, off, len);
+                        file_mark_dirty(a->file, off, len);
+                        trusted += len;
+                } else {
+                        policy_drop(p, map, off, len, sink_cut, NULL);
+                }
+        }
+        a->list.count = 0;
+        return trusted;
+}
+
+/* ---- writing ---- */
 
 static void throttle(struct cache *c, uint64_t len) {
         uint64_t rate = c->options->write_rate;
@@ -250,26 +322,27 @@ int64_t space_left(struct cache *c) {
 
 static void write_parts(struct admission *a) {
         struct cache *c = a->file->cache;
+        struct part_list *l = &a->list;
         uint64_t len = a->flight->span.len;
 
         throttle(c, len);
         if (space_left(c) < (int64_t)(len + BLOCK)) {
-                for (size_t i = 0; i < a->count; i++)
-                        count(c, COUNT_declined_bytes, a->parts[i].len);
+                for (size_t i = 0; i < l->count; i++)
+                        count(c, COUNT_declined_bytes, l->parts[i].len);
                 return;
         }
         struct mirror *m = NULL;
         int opened = writer_mirror(a->file, a->id, true, &m);
         if (opened < 0 && opened != -ESTALE)
                 count(c, COUNT_cache_errors, 1);
-        for (size_t i = 0; m && i < a->count; i++) {
-                char *buf = (char *)a->flight->buf + (a->parts[i].off - a->flight->span.off);
-                int r = mirror_write(m, buf, a->parts[i].len, a->parts[i].off, a->nonce);
+        for (size_t i = 0; m && i < l->count; i++) {
+                char *buf = (char *)a->flight->buf + (l->parts[i].off - a->flight->span.off);
+                int r = mirror_write(m, buf, l->parts[i].len, l->parts[i].off, a->nonce);
                 if (r < 0)
                         count(c, COUNT_cache_errors, 1);
                 else
-                        count(c, COUNT_mirror_write_bytes, a->parts[i].len);
-                a->parts[i].written = r == 0;
+                        count(c, COUNT_mirror_write_bytes, l->parts[i].len);
+                l->parts[i].good = r == 0;
         }
         mirror_unref(m);
 }
@@ -277,11 +350,11 @@ static void write_parts(struct admission *a) {
 /* Under the lock.  A change through the mount while we wrote has cut the marks, so there is nothing to commit then. */
 static void conclude(struct admission *a) {
         struct cache_file *f = a->file;
-        bool changed = f->generation != a->generation || f->id != a->id;
+        bool outdated = is_outdated(a);
 
-        for (size_t i = 0; i < a->count; i++) {
-                uint64_t off = a->parts[i].off, len = a->parts[i].len;
-                if (a->parts[i].written && !changed) {
+        for (size_t i = 0; i < a->list.count; i++) {
+                uint64_t off = a->list.parts[i].off, len = a->list.parts[i].len;
+                if (a->list.parts[i].good && !outdated) {
                         policy_commit(f->cache->policy, &f->map, off, len, a->nonce);
                         file_mark_dirty(f, off, len);
                         count(f->cache, COUNT_admitted_bytes, len);
@@ -293,19 +366,32 @@ static void conclude(struct admission *a) {
         }
 }
 
+static bool may_admit(const struct admission *a) {
+        return a->file->generation == a->generation && a->file->writers == 0 && a->file->cache->mode == MODE_PROD;
+}
+
+/* Called and returns with the lock; gives it up meanwhile. */
+static void mark(struct admission *a) {
+        struct cache *c = a->file->cache;
+        const struct span *span = &a->flight->span;
+        uint64_t trusted = may_admit(a) ? judge_suspects(a) : 0;
+
+        if (!may_admit(a)) {
+                count(c, COUNT_dropped_bytes, span->len - trusted);
+                return;
+        }
+        uint64_t marked = policy_admit(c->policy, &a->file->map, span->off, span->len, sink_evicted, NULL);
+        count(c, COUNT_declined_bytes, span->len - marked - trusted);
+        collect_marked(a);
+}
+
 /* Called and returns with the lock; gives it up meanwhile. */
 static void admit(struct cache *c, struct flight *fl) {
         struct cache_file *f = fl->handle->file;
         struct admission a = { .flight = fl, .file = f, .id = f->id, .nonce = f->nonce, .generation = fl->generation };
 
-        if (f->generation != fl->generation || f->writers > 0 || c->mode != MODE_PROD) {
-                count(c, COUNT_dropped_bytes, fl->span.len);
-        } else {
-                uint64_t marked = policy_admit(c->policy, &f->map, fl->span.off, fl->span.len, sink_evicted, NULL);
-                count(c, COUNT_declined_bytes, fl->span.len - marked);
-                collect_parts(&a);
-        }
-        if (a.count > 0) {
+        mark(&a);
+        if (a.list.count > 0) {
                 drain_removals(c);
                 pthread_mutex_unlock(&c->lock);
                 write_parts(&a);

@@ -112,6 +112,7 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
         c->mode = cfg->options->mode;
         RB_INIT(&c->files);
         RB_INIT(&c->ids);
+        RB_INIT(&c->open_files);
         TAILQ_INIT(&c->dirty_files);
         TAILQ_INIT(&c->starved);
         TAILQ_INIT(&c->queue);
@@ -132,6 +133,15 @@ int cache_new(const struct cache_config *cfg, struct cache **ret, char *error) {
 /* The bytes stay where they are: the next start wants to find them. */
 static void sink_nothing(void *ctx, struct range_map *map, uint64_t off, uint64_t len) {
         (void)ctx, (void)map, (void)off, (void)len;
+}
+
+/* What no other run could find again has no row in the index either. */
+static void unlink_unlasting(struct cache *c) {
+        struct cache_file *f;
+
+        RB_FOREACH (f, key_tree, &c->files)
+                if (!f->identity.lasting && f->mirror_made)
+                        mirror_unlink(c->store, f->id);
 }
 
 static void free_files(struct cache *c) {
@@ -166,8 +176,9 @@ bool cache_free(struct cache *c) {
                 return true;
         /* The writer first: what it lets go of may start reads that wait for a buffer, and those need the engine. */
         writer_stop(c);
-        bool landed = all_landed(c, 5);
+        bool landed = all_landed(c, 2); /* all of this has to fit into the time that a shutdown may take */
         saved = flusher_stop(c);
+        unlink_unlasting(c);
         if (!landed || io_engine_free(c->io, 1) < 0 || io_engine_free(c->mirror_io, 1) < 0) {
                 log_warn("the source does not answer; leaving without waiting for it");
                 store_close(c->store, saved);

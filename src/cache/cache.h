@@ -8,7 +8,10 @@
  * Invariants:
  *   - A byte is served from the mirror only while its range is present, and it verified (or verify=off).
  *   - A range becomes present only after its bytes were read, as one, from an unchanged source: no write through the
- *     mount since the read began (generation), no writer, a ctime that is at least 2 s old.
+ *     mount since the read began (generation), no writer, a version that had settled (source_settle).
+ *   - Where somebody else may have written and no time would tell, what is present is suspect: the source is read, and
+ *     its bytes trust the mirror's again or cut them.
+ *   - An open file is its inode, under whatever name; a name only finds what was kept while nobody had it open.
  *   - A read that begins after a change through the mount has returned never joins a source read from before it.
  *   - Whatever fails in here is a miss.
  *
@@ -40,11 +43,14 @@ void cache_warn(struct cache *c, const char *text); /* for `warnings` in status;
 /* A call to the source ended with `r` (0 or -errno): does it answer, as `source_state` has it? */
 void cache_note_source(struct cache *c, int r);
 
-/* `fd` is open on the file at `path` (relative to the mount) and belongs to the handle from now on, on failure too. */
+/* `fd` is open on the file at `path` (relative to the mount; NULL: it has none) and belongs to the handle from now on,
+ * on failure too. */
 int cache_open(struct cache *c, int fd, const struct stat *st, const char *path, bool writer, struct cache_handle **ret);
 void cache_close(struct cache_handle *h);
 int cache_fd(const struct cache_handle *h);
 struct cache_file *cache_handle_file(const struct cache_handle *h); /* NULL where it is not cached */
+/* Had the version settled when this was opened?  False also where nobody asked, since it is not cached. */
+bool cache_handle_settled(const struct cache_handle *h);
 
 /* Who asked.  Exactly one of reply and fail is called, from any thread, at the latest when the source answers. */
 struct read_sink {
@@ -58,18 +64,20 @@ struct read_sink {
 void cache_read(struct cache_handle *h, uint64_t off, size_t len, struct read_sink *sink);
 
 /* Changes through the mount.  Between begin and end the file is neither served from the mirror nor admitted; begin cuts
- * [off, off+len) (UINT64_MAX: to the end).  `before` and `after` are its attributes around the change; where they
- * show a change that was not ours, or `after` is NULL, the whole file is cut. */
+ * [off, off+len) (UINT64_MAX: to the end).  `before` and `after` are its attributes around the change; where `before`
+ * shows a change that was not ours, or `after` is NULL, the whole file is cut.  Unless `alone` (nobody else can have
+ * written in between, where the times of our own change would hide it), what is left becomes suspect. */
 void cache_change_begin(struct cache_file *f, const struct stat *before, uint64_t off, uint64_t len);
-void cache_change_end(struct cache_file *f, const struct stat *after);
-/* The file that these attributes belong to, referenced, or NULL if the cache does not know it. */
+void cache_change_end(struct cache_file *f, const struct stat *after, bool alone);
+/* The file that these attributes belong to, referenced, or NULL if the cache does not know it.  `path` may be NULL. */
 struct cache_file *cache_file_find(struct cache *c, int fd, const struct stat *st, const char *path);
 struct cache_file *cache_file_unref(struct cache_file *f); /* returns NULL */
-/* Is the file known by its path, since inode numbers are not stable there?  A rename makes it another file then. */
-bool cache_file_is_by_path(const struct cache_file *f);
+bool cache_file_has_content(struct cache_file *f); /* something of it is present */
+/* Its name goes, or leads elsewhere now.  Where files are known by path this is the end of what is kept of it. */
+void cache_file_lose_name(struct cache_file *f);
 void cache_forget_paths(struct cache *c); /* a directory was renamed: all files known by path */
-/* Somebody saw these attributes: a file that has changed behind the mount is cut. */
-void cache_observe(struct cache *c, int fd, const struct stat *st, const char *path);
+/* Somebody saw these attributes: an open file that has changed behind the mount is cut. */
+void cache_observe(struct cache *c, const struct stat *st);
 
 enum cache_counter {
 #define COUNTER(name, doc) COUNT_##name,

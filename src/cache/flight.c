@@ -26,7 +26,7 @@ static struct flight *flight_make(struct cache_handle *h, uint64_t off, size_t l
 }
 
 static void make_admissible(struct flight *fl) {
-        fl->admissible = file_version_settled(&fl->handle->file->identity.version);
+        fl->admissible = fl->handle->file->settled;
         fl->generation = fl->handle->file->generation;
 }
 

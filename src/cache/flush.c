@@ -78,6 +78,7 @@ static size_t copy_segment(struct flusher *fl, struct cache_file *f, uint64_t se
                 struct range_heat h = policy_export(fl->cache->policy, r);
                 uint64_t off = max_u64(r->off, from), end = min_u64(r->off + r->len, to);
                 fl->rows[n++] = (struct index_extent){ .off = off, .len = end - off, .nonce = r->nonce, .age = h.age,
+                                                       .suspect = r->suspect,
                                                        .heat = isfinite(h.heat) ? h.heat : -1e300 };
         }
         return n;
@@ -118,10 +119,11 @@ static struct flush_item next_item(struct flusher *fl) {
         if (!f)
                 return item;
         item.id = f->id;
-        item.with_segment = take_segment(f, &item.segment) && f->mirror_made;
+        bool kept = f->mirror_made && f->identity.lasting;
+        item.with_segment = take_segment(f, &item.segment) && kept;
         /* The row last: were a new version committed before the ranges that it has cut are gone, a crash in between
          * could show old bytes, which verify, under it.  Ranges without a row are nobody's. */
-        item.with_file = f->mirror_made && f->row_dirty && !any_segment(f);
+        item.with_file = kept && f->row_dirty && !any_segment(f);
         item.file = (struct index_file){ f->id, f->identity };
         f->row_dirty = f->row_dirty && !item.with_file;
         if (item.with_segment) {

@@ -37,10 +37,14 @@
 #define FILE_SIZE_MAX (64ll << 40) /* a file's segments are a bitmap: 128 KiB at most */
 
 struct cache_file {
-        RB_ENTRY(cache_file) by_key, by_id;
+        RB_ENTRY(cache_file) by_key, by_id, by_inode;
         struct cache *cache;
         struct identity identity;
-        dev_t dev; /* where it was met last, or 0: clones of a file system have the same identities */
+        dev_t dev; /* where it was met last; while it is open, this is what it is found by (by_inode) */
+        ino_t ino;
+        bool nameless; /* its key belongs to another file now: whoever has it open reads the source */
+        _Atomic bool settled; /* what is read from now on may be kept under this version: source_settle said so */
+        int64_t settle_after; /* monotonic ns: not asked again before */
         uint64_t id;    /* names the mirror; another one for another version */
         uint64_t nonce; /* of what is admitted from now on */
         struct range_map map;
@@ -48,6 +52,7 @@ struct cache_file {
         bool mirror_made;
         bool from_index; /* what a restart found is verified whatever the option says: the index may trail the mirrors */
         unsigned refs, opens, writers, changing;
+        bool crowded; /* several of `changing` at once: none of them was alone */
         uint64_t generation; /* counts changes through the mount: what was read before one is not admitted after it */
         uint64_t removals;   /* counts what left the mirror: a hit that raced with one is no corruption */
         struct span_tree flights;
@@ -65,6 +70,7 @@ struct cache_file {
 };
 RB_HEAD(key_tree, cache_file);
 RB_HEAD(id_tree, cache_file);
+RB_HEAD(inode_tree, cache_file);
 
 /* One read of the mirror, begun before it was asked for.  What it brings is verified when it is used, like any other. */
 struct ahead {
@@ -87,7 +93,7 @@ struct cache_handle {
         struct cache *cache;
         struct cache_file *file; /* NULL: passed through */
         int fd;
-        bool writer;
+        bool writer, settled;
         struct stream stream;
         _Atomic unsigned refs; /* the opener's, and one for each read of the source under way: the fd must not be reused */
 };
@@ -115,6 +121,7 @@ struct cache {
 
         struct key_tree files;
         struct id_tree ids;
+        struct inode_tree open_files; /* a path may lead elsewhere by now, and one inode has many: what is open goes by it */
         size_t file_count;
         TAILQ_HEAD(, cache_file) dirty_files;
         uint64_t *deleted; /* ids whose rows must go */
@@ -158,6 +165,8 @@ RB_PROTOTYPE(key_tree, cache_file, by_key, )
 RB_PROTOTYPE(id_tree, cache_file, by_id, )
 /* Opens the mirror where the file has one; outside the lock. */
 void file_open_mirror(struct cache_file *f);
+/* Asks the source now and then whether the present version may be kept; outside the lock. */
+void file_settle(struct cache_handle *h);
 
 /* flight.c */
 struct waiter {
@@ -174,7 +183,7 @@ struct flight {
         uint64_t generation;
         _Atomic unsigned refs;
         bool shared, landed;
-        bool admissible; /* the file was settled when the read began */
+        bool admissible; /* the file had settled when the read began */
         LIST_HEAD(, waiter) waiters;
         TAILQ_ENTRY(flight) link; /* starved, or queue */
 };

@@ -36,7 +36,8 @@ static void found_extent(void *ctx, uint64_t id, const struct index_extent *e) {
         struct cache_file *f = file_by_id(l->cache, id);
 
         if (f && plausible(f, e) &&
-            policy_restore(l->cache->policy, &f->map, e->off, e->len, e->nonce, (struct range_heat){ e->heat, e->age }) == 0)
+            policy_restore(l->cache->policy, &f->map, e->off, e->len, e->nonce, (struct range_heat){ e->heat, e->age },
+                           e->suspect) == 0)
                 return;
         l->untidy = true;
         if (f)

@@ -393,7 +393,7 @@ static enum verdict plan(struct cache_handle *h, struct plan *pl, struct read_si
         uint64_t size = f->identity.version.size;
         bool all_hit = true, any_hit = false;
 
-        if (c->mode == MODE_OFF || f->writers > 0 || f->changing > 0 || pl->off >= size)
+        if (c->mode == MODE_OFF || f->nameless || f->writers > 0 || f->changing > 0 || pl->off >= size)
                 return READ_BYPASS;
         pl->end = min_u64(pl->end, size);
         if (remembered_error(f, pl->off, pl->end)) {
@@ -464,6 +464,8 @@ void cache_read(struct cache_handle *h, uint64_t off, size_t len, struct read_si
                 read_private(h, off, end, PRIVATE_BYPASS, sink, false);
                 return;
         }
+        if (!h->file->settled)
+                file_settle(h);
         for (int round = 0; round < HIT_ROUNDS; round++)
                 if (read_round(h, off, end, sink, round == 0))
                         return;

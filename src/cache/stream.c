@@ -68,9 +68,9 @@ const char *ahead_wait(struct ahead *a) {
 static struct ahead *ahead_new(struct cache_handle *h, uint64_t off) {
         struct cache_file *f = h->file;
         struct cache *c = h->cache;
-        uint64_t from, to;
+        uint64_t to = range_map_good_to(&f->map, off, off + AHEAD_BYTES);
 
-        if (!f->mirror || !range_map_present(&f->map, off, off + AHEAD_BYTES, &from, &to) || from != off)
+        if (!f->mirror || to == off)
                 return NULL;
         size_t len = to - off;
         if (c->mixed_bytes + buffer_room(len) > MIXED_BYTES)

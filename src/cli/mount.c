@@ -148,6 +148,16 @@ static int prepare(struct mounting *m, int argc, char **argv) {
 
 /* ---- the daemon ---- */
 
+/* The shell's limits are not meant for a daemon, and some end it with a signal. */
+static void lift_limit(int which) {
+        struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY }, lim;
+
+        if (setrlimit(which, &none) == 0 || getrlimit(which, &lim) < 0)
+                return;
+        lim.rlim_cur = lim.rlim_max;
+        setrlimit(which, &lim);
+}
+
 static void set_limits(void) {
         struct rlimit lim;
 
@@ -155,6 +165,12 @@ static void set_limits(void) {
                 lim.rlim_cur = lim.rlim_max;
                 setrlimit(RLIMIT_NOFILE, &lim);
         }
+        lift_limit(RLIMIT_FSIZE); /* the writers' limits count, and the kernel has asked about those */
+        lift_limit(RLIMIT_CPU);
+        signal(SIGXFSZ, SIG_IGN);
+        signal(SIGXCPU, SIG_IGN);
+        signal(SIGIO, SIG_IGN); /* somebody waits for a lease that ends by itself */
+        signal(SIGPIPE, SIG_IGN);
         mallopt(M_ARENA_MAX, 2);          /* an arena a thread is memory that nobody bounds */
         prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0); /* memory reclaim must not wait for us; needs CAP_SYS_RESOURCE */
         /* With it, what users write would pass their quotas and the file system's own reserve. */
@@ -186,9 +202,11 @@ static void warn_of_limits(struct mounting *m) {
 }
 
 static int bring_up(struct mounting *m) {
-        int r = open_cache(m);
+        int r = source_start(m->source);
 
         if (r < 0)
+                snprintf(m->error, sizeof m->error, "source %s: cannot start: %s", m->source_path, strerror(-r));
+        if (r < 0 || (r = open_cache(m)) < 0)
                 return r;
         const struct session_config cfg = { &m->options, m->source, m->cache, m->source_path, m->mountpoint };
         if ((r = session_mount(&cfg, &m->session, m->error)) < 0)

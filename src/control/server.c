@@ -14,16 +14,25 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/un.h>
 
-enum { REQUEST_SECONDS = 2 };
+enum { REQUEST_SECONDS = 2, CLIENTS = 16, FIRST_CLIENT = 2 };
+
+/* One at the socket: its request so far, or what is left of the answer. */
+struct client {
+        int fd; /* -1: nobody */
+        int64_t until; /* monotonic ns; then it is sent away */
+        char *text;
+        size_t len, sent;
+        bool answered;
+};
 
 struct control_server {
         struct control_config cfg;
         char path[CONTROL_PATH_MAX];
         int listener, stop;
         pthread_t thread;
+        struct client clients[CLIENTS];
 };
 
 static int bind_at(const char *path) {
@@ -44,17 +53,6 @@ static int bind_at(const char *path) {
         return take_fd(&fd);
 }
 
-static bool send_all(int fd, const char *text, size_t len) {
-        while (len > 0) {
-                ssize_t n = send(fd, text, len, MSG_NOSIGNAL);
-                if (n <= 0)
-                        return false;
-                text += n;
-                len -= (size_t)n;
-        }
-        return true;
-}
-
 static json_t *answer(struct control_server *s, const char *line) {
         json_t *request = json_loads(line, 0, NULL);
         const char *command = json_string_value(json_object_get(request, "command"));
@@ -68,51 +66,107 @@ static json_t *answer(struct control_server *s, const char *line) {
         return reply;
 }
 
-/* One line, within the time for the whole request, unless we are to stop.  The length, or 0. */
-static size_t receive_line(struct control_server *s, int fd, char *line) {
-        struct pollfd fds[] = { { .fd = fd, .events = POLLIN }, { .fd = s->stop, .events = POLLIN } };
-        int64_t end = monotonic_ns() + REQUEST_SECONDS * 1000000000ll, left;
-        size_t len = 0;
-
-        while (!memchr(line, '\n', len)) {
-                if (len == CONTROL_REQUEST_MAX || (left = (end - monotonic_ns()) / 1000000) <= 0)
-                        return 0;
-                if (poll(fds, ARRAY_SIZE(fds), (int)left) <= 0 || fds[1].revents)
-                        return 0;
-                ssize_t n = recv(fd, line + len, CONTROL_REQUEST_MAX - len, MSG_DONTWAIT);
-                if (n <= 0)
-                        return 0;
-                len += (size_t)n;
-        }
-        line[len] = '\0';
-        return len;
+static void client_leave(struct client *c) {
+        closep(&c->fd);
+        free(c->text);
+        *c = (struct client){ .fd = -1 };
 }
 
-static void serve(struct control_server *s, int fd) {
-        const struct timeval limit = { .tv_sec = REQUEST_SECONDS };
-        _cleanup_free_ char *line = malloc(CONTROL_REQUEST_MAX + 1), *text = NULL;
+/* A seat, if need be that of whoever has been silent the longest. */
+static struct client *client_seat(struct control_server *s) {
+        struct client *oldest = &s->clients[0];
 
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-        if (!line || receive_line(s, fd, line) == 0)
+        for (size_t i = 0; i < CLIENTS; i++) {
+                if (s->clients[i].fd < 0)
+                        return &s->clients[i];
+                if (s->clients[i].until < oldest->until)
+                        oldest = &s->clients[i];
+        }
+        client_leave(oldest);
+        return oldest;
+}
+
+static void client_come(struct control_server *s) {
+        int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd < 0)
                 return;
-        json_t *reply = answer(s, line);
-        if (reply && (text = json_dumps(reply, JSON_COMPACT)))
-                send_all(fd, text, strlen(text));
+        struct client *c = client_seat(s);
+        *c = (struct client){ .fd = fd, .until = monotonic_ns() + REQUEST_SECONDS * 1000000000ll,
+                              .text = malloc(CONTROL_REQUEST_MAX + 1) };
+        if (!c->text)
+                client_leave(c);
+}
+
+static void client_answer(struct control_server *s, struct client *c) {
+        c->text[c->len] = '\0';
+        json_t *reply = answer(s, c->text);
+        free(c->text);
+        c->text = reply ? json_dumps(reply, JSON_COMPACT) : NULL;
+        c->len = c->text ? strlen(c->text) : 0;
+        c->answered = true;
         json_decref(reply);
+}
+
+static void client_hear(struct control_server *s, struct client *c) {
+        ssize_t n = recv(c->fd, c->text + c->len, CONTROL_REQUEST_MAX - c->len, 0);
+
+        if (n <= 0) {
+                client_leave(c);
+                return;
+        }
+        c->len += (size_t)n;
+        if (memchr(c->text + c->len - n, '\n', (size_t)n))
+                client_answer(s, c);
+        else if (c->len == CONTROL_REQUEST_MAX)
+                client_leave(c);
+}
+
+static void client_tell(struct client *c) {
+        ssize_t n = send(c->fd, c->text + c->sent, c->len - c->sent, MSG_NOSIGNAL);
+
+        if (n > 0)
+                c->sent += (size_t)n;
+        if (n <= 0 || c->sent == c->len)
+                client_leave(c);
+}
+
+static void serve_clients(struct control_server *s, const struct pollfd *fds) {
+        int64_t now = monotonic_ns();
+
+        for (size_t i = 0; i < CLIENTS; i++) {
+                struct client *c = &s->clients[i];
+                if (c->fd < 0)
+                        continue;
+                if (fds[i].revents && c->answered)
+                        client_tell(c);
+                else if (fds[i].revents)
+                        client_hear(s, c);
+                else if (now > c->until)
+                        client_leave(c);
+        }
 }
 
 static void *run(void *arg) {
         struct control_server *s = arg;
-        struct pollfd fds[] = { { .fd = s->listener, .events = POLLIN }, { .fd = s->stop, .events = POLLIN } };
+        struct pollfd fds[FIRST_CLIENT + CLIENTS] = { { .fd = s->listener, .events = POLLIN },
+                                                      { .fd = s->stop, .events = POLLIN } };
 
         for (;;) {
-                if (poll(fds, ARRAY_SIZE(fds), -1) < 0 && errno != EINTR)
+                bool any = false;
+                for (size_t i = 0; i < CLIENTS; i++) {
+                        const struct client *c = &s->clients[i];
+                        fds[FIRST_CLIENT + i] = (struct pollfd){ .fd = c->fd, .events = c->answered ? POLLOUT : POLLIN };
+                        any |= c->fd >= 0;
+                }
+                int n = poll(fds, ARRAY_SIZE(fds), any ? 100 : -1);
+                if (n < 0 && errno == EINTR)
+                        continue;
+                if (n < 0 || fds[1].revents)
                         return NULL;
-                if (fds[1].revents)
-                        return NULL;
-                _cleanup_close_ int fd = fds[0].revents ? accept4(s->listener, NULL, NULL, SOCK_CLOEXEC) : -1;
-                if (fd >= 0)
-                        serve(s, fd);
+                serve_clients(s, fds + FIRST_CLIENT);
+                if (fds[0].revents)
+                        client_come(s);
         }
 }
 
@@ -124,6 +178,8 @@ int control_start(const struct control_config *cfg, struct control_server **ret)
                 return -ENOMEM;
         s->cfg = *cfg;
         s->listener = -1;
+        for (size_t i = 0; i < CLIENTS; i++)
+                s->clients[i].fd = -1;
         s->stop = eventfd(0, EFD_CLOEXEC);
         for (unsigned nth = 0; s->listener < 0 && control_path(cfg->minor, nth, s->path) == 0; nth++)
                 r = s->listener = bind_at(s->path);
@@ -144,6 +200,8 @@ struct control_server *control_stop(struct control_server *s) {
                 return NULL;
         if (write(s->stop, &one, sizeof one) == (ssize_t)sizeof one)
                 pthread_join(s->thread, NULL);
+        for (size_t i = 0; i < CLIENTS; i++)
+                client_leave(&s->clients[i]);
         unlink(s->path);
         close(s->listener);
         close(s->stop);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon's side of the control socket: one thread, one request at a time, short time limits, so that no client can
- * hold it up for long.
+ * The daemon's side of the control socket: one thread, several clients, none of which it waits for: a silent one, or one
+ * that does not read its answer, holds up nobody.
  */
 #pragma once
 

@@ -89,7 +89,7 @@ static bool alike(const struct known *k, const struct range *a, const struct ran
                 return false;
         if (a->state != b->state || a->state == RANGE_PENDING || a->pins != b->pins)
                 return false;
-        if (a->state == RANGE_PRESENT && a->nonce != b->nonce)
+        if (a->state == RANGE_PRESENT && (a->nonce != b->nonce || a->suspect != b->suspect))
                 return false;
         for (unsigned i = 0; i < SHADOW_KINDS; i++)
                 if (!a->at[i] != !b->at[i])

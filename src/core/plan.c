@@ -27,18 +27,18 @@ static struct span *span_find(const struct span_tree *spans, uint64_t off) {
 
 struct planner {
         const struct span_tree *spans;
-        struct range *range; /* the next present range that ends behind the position, or NULL */
+        struct range *range; /* the next good range that ends behind the position, or NULL */
         struct span *span;   /* the same of spans */
         uint64_t end, max_miss;
 };
 
-static struct range *present_from(struct range *r) {
-        while (r && r->state != RANGE_PRESENT)
+static struct range *good_from(struct range *r) {
+        while (r && !range_is_good(r))
                 r = range_map_next(r);
         return r;
 }
 
-/* Present wins: a span over present bytes is left from before they came. */
+/* Present wins: a span over good bytes is left from before they came. */
 static struct piece next_piece(const struct planner *p, uint64_t off) {
         const struct range *r = p->range;
         uint64_t gap_end = r ? min_u64(p->end, r->off) : p->end;
@@ -59,7 +59,7 @@ static bool extends(const struct piece *last, const struct piece *p) {
 
 size_t plan_read(const struct range_map *m, const struct span_tree *spans, uint64_t off, uint64_t len,
                  uint64_t max_miss, struct piece *ret_pieces, size_t max) {
-        struct planner p = { spans, present_from(range_map_find(m, off)), span_find(spans, off), off + len, max_miss };
+        struct planner p = { spans, good_from(range_map_find(m, off)), span_find(spans, off), off + len, max_miss };
         size_t n = 0;
 
         while (off < p.end) {
@@ -72,7 +72,7 @@ size_t plan_read(const struct range_map *m, const struct span_tree *spans, uint6
                         return 0;
                 off += next.len;
                 while (p.range && p.range->off + p.range->len <= off)
-                        p.range = present_from(range_map_next(p.range));
+                        p.range = good_from(range_map_next(p.range));
                 while (p.span && p.span->off + p.span->len <= off)
                         p.span = RB_NEXT(span_tree, NULL, p.span);
         }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The read plan: one read cut into pieces that are present (HIT), being read by somebody (JOIN), or neither (MISS).
+ * What is present but suspect is a MISS as well: the source's bytes are served, and then they prove it or cut it.
  *
  * Spans are the reads of the source under way in one file; disjoint, ordered.  The plan only looks; whoever carries
  * it out makes the spans for its misses, under the same lock.  Pure.

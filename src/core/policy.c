@@ -125,7 +125,7 @@ static void restore_heat(struct policy *p, struct range *r, struct range_heat he
 }
 
 int policy_restore(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, uint64_t nonce,
-                   struct range_heat heat) {
+                   struct range_heat heat, bool suspect) {
         uint64_t end = end_of(off, len), charge = charge_of(&p->rule, len);
         struct range *r = range_map_find(m, off);
 
@@ -139,6 +139,8 @@ int policy_restore(struct policy *p, struct range_map *m, uint64_t off, uint64_t
         if (!r)
                 return -ENOMEM;
         r->nonce = nonce;
+        r->suspect = suspect;
+        m->any_trusted |= !suspect;
         restore_heat(p, r, heat);
         real_set_state(&p->real, r, RANGE_PRESENT);
         FOR_EACH_RUNNING(s, &p->contest)

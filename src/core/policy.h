@@ -70,6 +70,10 @@ void policy_abort(struct policy *p, struct range_map *m, uint64_t off, uint64_t 
 
 /* The bytes are gone or doubted, their heat stays (corrupt block, `hotset drop`): present becomes ghost. */
 void policy_drop(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, policy_sink dropped, void *ctx);
+/* All that is present in the map becomes suspect: it keeps its room and its heat, and is not served before its bytes
+ * were compared with the source's and trusted again.  Cheap where it is in doubt already. */
+void policy_doubt(struct policy *p, struct range_map *m);
+void policy_trust(struct policy *p, struct range_map *m, uint64_t off, uint64_t len);
 /* The bytes have changed (write, truncate, new identity): present, pending and ghosts in [off, off+len) are
  * forgotten, exactly there.  The sink hears of present and pending parts. */
 void policy_cut(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, policy_sink cut, void *ctx);
@@ -98,7 +102,7 @@ struct range_heat policy_export(const struct policy *p, const struct range *r);
 /* Enter [off, off+len) as present (charged) with that heat.  -EEXIST if it overlaps something known, -ENOSPC if it
  * does not fit the capacity, -ENOMEM.  Call in any order, before the first access. */
 int policy_restore(struct policy *p, struct range_map *m, uint64_t off, uint64_t len, uint64_t nonce,
-                   struct range_heat heat);
+                   struct range_heat heat, bool suspect);
 
 /* Charged bytes of present and pending ranges, and counts for status. */
 struct policy_stats {

@@ -65,6 +65,8 @@ uint64_t policy_admit(struct policy *p, struct range_map *m, uint64_t off, uint6
 /* One pending range is done: it becomes `state`. */
 static void finish(struct policy *p, struct range *r, enum range_state state, uint64_t nonce) {
         r->nonce = nonce;
+        r->suspect = false;
+        r->map->any_trusted |= state == RANGE_PRESENT;
         if (state == RANGE_PRESENT && r->evicted) {
                 p->readmitted += r->len;
                 r->evicted = false;
@@ -111,6 +113,30 @@ void policy_drop(struct policy *p, struct range_map *m, uint64_t off, uint64_t l
                 dropped(ctx, m, r->off, r->len);
         }
         policy_refit(p);
+}
+
+static void set_suspect(struct policy *p, struct range_map *m, uint64_t off, uint64_t end, bool suspect) {
+        struct range *r, *part;
+
+        for (r = range_map_find(m, off); r && r->off < end; r = range_map_next(r)) {
+                if (r->state != RANGE_PRESENT || r->suspect == suspect)
+                        continue;
+                part = known_isolate(&p->known, r, off, end);
+                if (part)
+                        r = part;
+                r->suspect = suspect || !part; /* without memory for a cut: the whole range stays in doubt */
+        }
+}
+
+void policy_doubt(struct policy *p, struct range_map *m) {
+        if (m->any_trusted)
+                set_suspect(p, m, 0, UINT64_MAX, true);
+        m->any_trusted = false;
+}
+
+void policy_trust(struct policy *p, struct range_map *m, uint64_t off, uint64_t len) {
+        m->any_trusted = true;
+        set_suspect(p, m, off, end_of(off, len), false);
 }
 
 /* Nothing is known of these bytes any more, except that they are pinned. */

@@ -59,6 +59,14 @@ bool range_map_present(const struct range_map *m, uint64_t off, uint64_t end, ui
         return true;
 }
 
+uint64_t range_map_good_to(const struct range_map *m, uint64_t off, uint64_t end) {
+        const struct range *r = range_map_find(m, off);
+
+        for (; r && off < end && r->off <= off && range_is_good(r); r = range_map_next(r))
+                off = range_end(r);
+        return off < end ? off : end;
+}
+
 uint64_t range_map_present_bytes(const struct range_map *m) {
         return m->present_bytes;
 }

@@ -28,11 +28,12 @@ struct range {
         uint64_t off, len;
         uint64_t nonce; /* meaningful while present */
         enum range_state state : 2;
+        unsigned suspect : 1; /* present, but the source may have other bytes by now: compare before it is served */
 
         /* core's own */
         unsigned list : 3;        /* which list of the real cache, core/real.h */
         unsigned evicted : 1;     /* was present once, and had to go: what comes back is readmitted */
-        unsigned pins : 26;
+        unsigned pins : 25;
         uint32_t part;            /* bytes/512 heard of in reads that covered less than half, not yet credited */
         float gap;                /* largest recent distance between uses, bytes; 0: used once */
         uint32_t due_at;          /* position in the overdue shadow's heap of deadlines */
@@ -56,6 +57,7 @@ struct range_map {
         /* core's own */
         struct range_tree tree;
         uint64_t present_bytes;
+        bool any_trusted; /* false: no present range that is not suspect */
         TAILQ_ENTRY(range_map) all; /* maps that hold ranges, for the merging hand */
 };
 
@@ -65,8 +67,12 @@ void range_map_init(struct range_map *m, void *owner);
 struct range *range_map_find(const struct range_map *m, uint64_t off);
 struct range *range_map_next(const struct range *r);
 
-/* The first maximal present stretch of [off, end): true and its bounds, or false if there is none. */
+/* The first maximal present stretch of [off, end), suspects included: true and its bounds, or false if there is none. */
 bool range_map_present(const struct range_map *m, uint64_t off, uint64_t end, uint64_t *ret_off, uint64_t *ret_end);
+/* May it be served as it is? */
+static inline bool range_is_good(const struct range *r) { return r->state == RANGE_PRESENT && !r->suspect; }
+/* The end of what may be served without a gap from `off` on, `end` at most; `off`: nothing. */
+uint64_t range_map_good_to(const struct range_map *m, uint64_t off, uint64_t end);
 /* Present bytes of the map, all of it. */
 uint64_t range_map_present_bytes(const struct range_map *m);
 

@@ -1,43 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Versions: what the kernel's pages and the cache's ranges of a file were made from, and what ends them.
+ * Versions: what the kernel's attributes, its pages and the cache's ranges of a file were made from.
  *
- * The kernel keeps a file's pages from one open to the next only while the version it read them from is still there,
- * and was settled then (a change within the same tick of the clock would not show).  A change through the mount is
- * known to the kernel anyway; one behind it is seen at the next lookup, getattr or open, and then the pages are
- * invalidated: by the open's reply, or from a thread of our own, since notifying the kernel from inside a request can
- * wait for a page that this very request would have to fill.
+ * Three rules, each from a fault that was seen:
+ *
+ *   1. The kernel is never told another version while a page from before it may be in its page cache.  Told of growth, it
+ *      would show the zeros behind the old end as the file's.  So the cache hears of the version first (what is read from
+ *      then on is new), then the pages go, then the attributes are told: tell.c.
+ *   2. An open that finds another version drops the pages, in the opener's thread, some time after our answer.  Until a
+ *      request by that very open proves that this has happened, no other open may keep pages.
+ *   3. Pages are kept from one open to the next only if the version had settled before they were read (source_settle):
+ *      otherwise a change might not show in it.
+ *
+ * A file that is changing behind the mount at this moment would need this dance at every open, and the kernel would
+ * believe a size that is old again before it can be used.  It is opened for direct I/O: the kernel keeps no pages of it
+ * and believes no size.  One that has changed a while ago is answered ESTALE once, so that the kernel looks up its size.
  */
-#include "base/thread.h"
+#include "base/clock.h"
 #include "base/util.h"
 #include "fuse/fs.h"
 
 #include <errno.h>
-
-enum { INVAL_QUEUE = 1024 };
-
-static struct node_version version_of(const struct stat *st) {
-        struct node_version v = { .file = file_version_of(st), .known = true };
-
-        v.settled = file_version_settled(&v.file);
-        return v;
-}
+#include <fcntl.h>
 
 /* ---- changes through the mount ---- */
 
-void change_begin(struct change *ch, struct fs *fs, struct node *n, const char *name, struct cache_file *file, int fd,
-                  const struct stat *before, uint64_t off, uint64_t len) {
-        char *path = NULL;
+static void find_file(struct change *ch, int fd, const char *name) {
+        _cleanup_free_ char *path = NULL;
 
-        *ch = (struct change){ .fs = fs, .node = name ? NULL : n, .file = file, .before = *before };
-        ch->keeps_content = len == 0;
-        if (!file && S_ISREG(before->st_mode) && node_path(fs->nodes, n, name, &path) == 0) {
-                ch->file = cache_file_find(fs->cache, fd, before, path);
-                ch->owned = ch->file;
-                free(path);
+        source_path(ch->fs->source, fd, name, &path);
+        ch->file = cache_file_find(ch->fs->cache, fd, &ch->before, path);
+        ch->owned = ch->file;
+}
+
+int change_begin(struct change *ch, const struct change *what, int fd) {
+        *ch = *what;
+        ch->lease = -1;
+        if (fstat(fd, &ch->before) < 0)
+                return -errno;
+        if (!ch->file && S_ISREG(ch->before.st_mode))
+                find_file(ch, fd, NULL);
+        /* The times of our own change would hide one by somebody else in between.  What it would cost to find out is
+         * only worth it where something is kept. */
+        if (!ch->attributes_only && ch->file && cache_file_has_content(ch->file) && source_lease(fd)) {
+                ch->lease = fd;
+                fstat(fd, &ch->before);
         }
         if (ch->file)
-                cache_change_begin(ch->file, before, off, len);
+                cache_change_begin(ch->file, &ch->before, ch->off, ch->len);
+        return 0;
+}
+
+void change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name, const struct stat *before) {
+        *ch = (struct change){ .fs = fs, .lease = -1, .before = *before, .attributes_only = true };
+        find_file(ch, dir, name);
+        if (ch->file)
+                cache_change_begin(ch->file, before, 0, 0);
 }
 
 /* A chmod does not move the mtime: somebody else has written meanwhile, maybe long before (NFS caches attributes). */
@@ -48,138 +66,69 @@ static bool content_kept(const struct stat *before, const struct stat *after) {
 }
 
 void change_end(struct change *ch, const struct stat *after) {
-        if (after && ch->keeps_content && !content_kept(&ch->before, after))
+        bool kept = after && ch->attributes_only && content_kept(&ch->before, after);
+        bool alone = ch->lease >= 0 || kept;
+
+        if (ch->attributes_only && !kept)
                 after = NULL;
         if (ch->file)
-                cache_change_end(ch->file, after);
+                cache_change_end(ch->file, after, alone);
+        if (ch->lease >= 0)
+                source_unlease(ch->lease);
         if (ch->owned)
                 cache_file_unref(ch->file);
-        /* Ours: the kernel knows the bytes.  The version is not settled yet, so the next open starts afresh. */
-        if (ch->node && after && node_get_version(ch->fs->nodes, ch->node).known) {
-                struct node_version v = version_of(after);
-                node_swap_version(ch->fs->nodes, ch->node, v);
-                node_tell_version(ch->fs->nodes, ch->node, &v.file); /* it updates the attributes by itself */
-        }
+        if (!ch->node || !after)
+                return;
+        struct file_version b = file_version_of(&ch->before), a = file_version_of(after);
+        bool knows = !ch->misplaced && (alone || ch->truncates || a.size == max_u64(b.size, ch->grows_to));
+        node_changed(ch->fs->nodes, ch->node, &b, &a, knows, kept);
 }
 
-/* ---- changes behind the mount ---- */
+/* ---- opening ---- */
 
-struct inval_queue {
+enum { REFUSALS = 256 };
+struct refusals {
         pthread_mutex_t lock;
-        pthread_cond_t wake;
-        pthread_t thread;
-        bool stopping;
-        unsigned count;
-        uint64_t ids[INVAL_QUEUE];
+        int64_t until[REFUSALS]; /* by a hash of thread and file */
 };
 
-static void inval_push(struct fs *fs, uint64_t id) {
-        struct inval_queue *q = fs->invals;
-
-        pthread_mutex_lock(&q->lock);
-        if (q->count < INVAL_QUEUE)
-                q->ids[q->count++] = id; /* beyond that the next open does it */
-        pthread_cond_signal(&q->wake);
-        pthread_mutex_unlock(&q->lock);
-}
-
-static void *inval_run(void *arg) {
-        struct fs *fs = arg;
-        struct inval_queue *q = fs->invals;
-
-        pthread_mutex_lock(&q->lock);
-        for (;;) {
-                while (q->count == 0 && !q->stopping)
-                        pthread_cond_wait(&q->wake, &q->lock);
-                if (q->stopping)
-                        break;
-                uint64_t id = q->ids[--q->count];
-                pthread_mutex_unlock(&q->lock);
-                fuse_lowlevel_notify_inval_inode(fs->session, id, 0, 0);
-                pthread_mutex_lock(&q->lock);
-        }
-        pthread_mutex_unlock(&q->lock);
-        return NULL;
-}
-
-int inval_start(struct fs *fs) {
-        struct inval_queue *q = calloc(1, sizeof *q);
-
-        if (!q)
+int refusals_new(struct fs *fs) {
+        if (!(fs->refusals = calloc(1, sizeof *fs->refusals)))
                 return -ENOMEM;
-        pthread_mutex_init(&q->lock, NULL);
-        pthread_cond_init(&q->wake, NULL);
-        fs->invals = q;
-        int r = thread_start(&q->thread, "hs-inval", inval_run, fs);
-        if (r < 0) {
-                free(q);
-                fs->invals = NULL;
-        }
-        return r;
+        pthread_mutex_init(&fs->refusals->lock, NULL);
+        return 0;
 }
 
-/* The connection is gone by now, so no notification can be waiting in the kernel. */
-void inval_stop(struct fs *fs) {
-        struct inval_queue *q = fs->invals;
-
-        if (!q)
-                return;
-        pthread_mutex_lock(&q->lock);
-        q->stopping = true;
-        pthread_cond_signal(&q->wake);
-        pthread_mutex_unlock(&q->lock);
-        pthread_join(q->thread, NULL);
-        free(q);
-        fs->invals = NULL;
+void refusals_free(struct fs *fs) {
+        free(fs->refusals);
+        fs->refusals = NULL;
 }
 
-void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st) {
-        struct node_version seen = version_of(st), old;
-        char *path = NULL;
+/* The kernel looks up anew and opens again, once; a second ESTALE would reach the program.  So each thread is refused
+ * each file only once in a while. */
+static bool may_refuse(struct fs *fs, pid_t thread, struct node *n) {
+        struct refusals *r = fs->refusals;
+        uint64_t id = node_id(n);
+        size_t seat = (size_t)((id >> 4) * 31 + (uint64_t)thread) % REFUSALS;
+        int64_t now = monotonic_ns();
 
-        if (!S_ISREG(st->st_mode))
-                return;
-        bool changed = node_tell_version(fs->nodes, n, &seen.file);
-        old = node_get_version(fs->nodes, n);
-        if (!old.known || file_version_equal(&old.file, &seen.file))
-                return; /* never opened, or as it was */
-        /* The version stays that of the pages, which are still there: an open that finds another one drops them. */
-        if (!changed)
-                return;
-        if (node_path(fs->nodes, n, NULL, &path) == 0)
-                cache_observe(fs->cache, fd, st, path);
-        free(path);
-        inval_push(fs, node_id(n));
+        pthread_mutex_lock(&r->lock);
+        bool free = r->until[seat] <= now; /* taken by another is as good as taken by us */
+        if (free)
+                r->until[seat] = now + 1000000000;
+        pthread_mutex_unlock(&r->lock);
+        return free;
 }
 
-bool fs_keep_pages(struct fs *fs, struct node *n, const struct stat *st) {
-        struct node_version v = version_of(st), unsettled = v, old;
-
-        /* Until this open is answered the old pages are there: nobody else may keep them meanwhile. */
-        unsettled.settled = false;
-        old = node_get_version(fs->nodes, n);
-        bool keep = old.known && old.settled && file_version_equal(&old.file, &v.file);
-        if (!keep)
-                node_swap_version(fs->nodes, n, unsettled);
-
-        /* An open must not read by a size that attr_timeout still vouches for.  Attributes alone: this takes no page,
-         * so it may be done from inside the request. */
-        if (node_tell_version(fs->nodes, n, &v.file))
-                fuse_lowlevel_notify_inval_inode(fs->session, node_id(n), -1, 0);
-        return keep;
-}
-
-/* A read within the size that the kernel believes in does not make it ask again, and of two short replies behind the
- * new end it heeds the first, which need not be the right one: zeros would be read there.  A lookup corrects it. */
-bool fs_size_is_stale(struct fs *fs, struct node *n, const struct stat *st) {
-        struct file_version v = file_version_of(st);
-
-        return node_told_size(fs->nodes, n) != v.size && node_tell_version(fs->nodes, n, &v);
-}
-
-void fs_opened(struct fs *fs, struct node *n, const struct stat *st) {
-        struct node_version v = version_of(st), now = node_get_version(fs->nodes, n);
-
-        if (v.settled && file_version_equal(&now.file, &v.file))
-                node_swap_version(fs->nodes, n, v);
+enum opening opening_of(struct fs *fs, struct node *n, const struct file_version *v, pid_t thread) {
+        if (node_was_told(fs->nodes, n, v))
+                return OPEN_CACHED;
+        if (file_version_settled(v) && may_refuse(fs, thread, n))
+                return OPEN_REFUSED;
+        if (fs->direct_maps)
+                return OPEN_DIRECT;
+        /* The best that is left: the kernel asks for the size before it is used.  This takes no page, so it may be done
+         * from inside the request. */
+        fuse_lowlevel_notify_inval_inode(fs->session, node_id(n), -1, 0);
+        return OPEN_CACHED;
 }

@@ -3,10 +3,11 @@
  * What the operations share.  This folder is the only one that knows FUSE.
  *
  *   session.c     mount, INIT, loop, unmount          node.c       what the kernel knows
- *   ops_file.c    open, read, write and their kin     read_reply.c a read's answer, and its interruption
- *   ops_attr.c    attributes, xattrs, statfs          coherence.c  versions, changes by us and behind us
- *   ops_name.c    everything that takes a name        creds.c      making files as their maker
- *   ops_dir.c     directories
+ *   ops_file.c    open, read, write and their kin     coherence.c  versions: changes by us, opening after others'
+ *   ops_attr.c    attributes, xattrs, statfs          tell.c       attributes, after pages that contradict them
+ *   ops_name.c    everything that takes a name        read_reply.c a read's answer
+ *   ops_dir.c     directories                         waited.c     answers that come later, and their interruption
+ *                                                     creds.c      acting as the request's user
  */
 #pragma once
 
@@ -16,8 +17,10 @@
 #define FUSE_USE_VERSION 317
 #include <fuse_lowlevel.h>
 
-struct inval_queue;
+struct inode_tags;
 struct kill_watch;
+struct refusals;
+struct tellers;
 
 struct fs {
         const struct options *options;
@@ -25,8 +28,11 @@ struct fs {
         struct cache *cache;
         struct node_table *nodes;
         struct fuse_session *session;
-        struct inval_queue *invals;
+        struct inode_tags *tags;
+        struct tellers *tellers;
         struct kill_watch *kills;
+        struct refusals *refusals;
+        bool direct_maps; /* the kernel can map what is open for direct I/O */
 };
 
 static inline struct fs *fs_of(fuse_req_t req) { return fuse_req_userdata(req); }
@@ -42,53 +48,74 @@ static inline void reply_result(fuse_req_t req, int r) {
 struct file {
         struct cache_handle *handle;
         struct node *node;
+        struct node_handle known; /* to the node */
+        struct file_version version; /* that its open found */
+        _Atomic bool proves; /* its first read proves that the pages from before that version are gone */
+        /* Appending: the source's descriptor follows the program's O_APPEND, which comes with each write. */
+        pthread_mutex_t append_lock; /* the descriptor's flag and its position; only taken where it ever appended */
+        _Atomic bool appends;
+        bool append_below;
 };
 static inline struct file *file_of(const struct fuse_file_info *fi) { return (struct file *)(uintptr_t)fi->fh; }
 static inline int file_fd(const struct fuse_file_info *fi) { return cache_fd(file_of(fi)->handle); }
 
 extern const struct fuse_lowlevel_ops fs_ops;
 
-/* ops_name.c: answers a lookup of what was just seen or made; 0, or -errno with nothing known to the kernel. */
-int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, pid_t thread, struct fuse_entry_param *ret);
 static inline pid_t fs_thread(fuse_req_t req) { return fuse_req_ctx(req)->pid; }
+/* ops_name.c: the entry of what was just seen or made; 0, or -errno with nothing known to the kernel.  To be told. */
+int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, pid_t thread, struct fuse_entry_param *ret);
+
+/* tell.c: answers with attributes, after whatever pages contradict them are gone. */
+void tell_entry(fuse_req_t req, const struct fuse_entry_param *e); /* an interrupted one is forgotten */
+void tell_attr(fuse_req_t req, struct node *n, const struct stat *st);
+void tell_stale(fuse_req_t req, struct node *n, const struct stat *st); /* ESTALE, so that they are asked for */
+/* Attributes as the mount shows them, for an answer and nothing else: the numbers are no longer the source's. */
+void show(struct fs *fs, struct stat *st);
+/* Where no pages are in the way: true, and the caller tells them by itself. */
+bool tell_at_once(struct fs *fs, struct node *n, const struct stat *st);
+void drop_pages(struct fs *fs, struct node *n); /* soon */
+int tellers_start(struct fs *fs);
+/* From now on nothing waits for the kernel; false: after `seconds` somebody still did. */
+bool tellers_quiet(struct fs *fs, unsigned seconds);
+void tellers_stop(struct fs *fs);
 
 /* coherence.c */
 struct change {
         struct fs *fs;
-        struct node *node; /* NULL: unknown to the kernel */
-        struct cache_file *file;
-        bool owned; /* found here, not a handle's */
-        bool keeps_content; /* attributes only, the mtime not among them: size and mtime must be the same after it */
-        struct stat before;
+        struct node *node;       /* NULL: unknown to the kernel */
+        struct cache_file *file; /* of a handle; NULL: it is looked for */
+        uint64_t off, len;       /* what is touched; len UINT64_MAX: to the end */
+        bool attributes_only;    /* the mtime not among them: size and mtime must be the same after it */
+        uint64_t grows_to;       /* the size that the kernel gives the file by itself, if it is larger than before */
+        bool truncates;          /* to the size that the kernel is told in the answer */
+        bool misplaced;          /* not where the kernel thinks that it is (append) */
+
+        struct stat before; /* filled in by change_begin */
+        bool owned;         /* `file` was found here */
+        int lease;
 };
-/* A change through the mount of [off, off+len) (len 0: attributes only) of the file that `before` describes.
- * `file`: from the handle, or NULL: it is looked for, as `name` below `n` (NULL: `n` itself).  `fd`: any descriptor on
- * its file system.  Each begin has its end; `after` NULL: nothing of it may be believed any more. */
-void change_begin(struct change *ch, struct fs *fs, struct node *n, const char *name, struct cache_file *file, int fd,
-                  const struct stat *before, uint64_t off, uint64_t len);
+/* A change through the mount, as `what` says; `fd`: open on the file.  Each begin that returns 0 has its end; `after`
+ * NULL: nothing of it may be believed any more. */
+int change_begin(struct change *ch, const struct change *what, int fd);
+/* The same for a name below `dir` that moves or goes. */
+void change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name, const struct stat *before);
 void change_end(struct change *ch, const struct stat *after);
-/* The kernel is about to be told these attributes: has the file changed behind us? */
-void fs_observe(struct fs *fs, struct node *n, int fd, const struct stat *st);
-/* At open: may the kernel keep the pages that it has? */
-bool fs_keep_pages(struct fs *fs, struct node *n, const struct stat *st);
-/* Does the kernel believe in another size?  Told only once: after -ESTALE it looks up anew, and learns. */
-bool fs_size_is_stale(struct fs *fs, struct node *n, const struct stat *st);
-/* That open was answered: the pages are of this version from now on. */
-void fs_opened(struct fs *fs, struct node *n, const struct stat *st);
-int inval_start(struct fs *fs);
-void inval_stop(struct fs *fs);
+/* How to open what was found to be of version `v`. */
+enum opening { OPEN_CACHED, OPEN_DIRECT, OPEN_REFUSED };
+enum opening opening_of(struct fs *fs, struct node *n, const struct file_version *v, pid_t thread);
+int refusals_new(struct fs *fs);
+void refusals_free(struct fs *fs);
 
 /* read_reply.c */
-int kill_watch_start(struct fs *fs);
-void kill_watch_stop(struct fs *fs);
 void reply_read(fuse_req_t req, struct cache_handle *h, uint64_t off, size_t size);
 
-/* creds.c: between these two calls this thread makes files as the request's user. */
+/* creds.c: between these two calls this thread acts on the source as the request's user, under the request's umask. */
 struct creds {
-        bool changed;
+        bool changed, masked;
 };
 struct creds creds_assume(fuse_req_t req);
 void creds_restore(const struct creds *c);
+bool creds_have_umask(void); /* a thread of ours can have one; if not, the kernel is to apply it */
 
 /* The operations. */
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -126,4 +153,6 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len, struct fuse_file_info *fi);
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in, struct fuse_file_info *fi_in,
                         fuse_ino_t ino_out, off_t off_out, struct fuse_file_info *fi_out, size_t len, int flags);
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi, unsigned flags,
+              const void *in_buf, size_t in_size, size_t out_size);
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);

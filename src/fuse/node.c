@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -31,10 +30,10 @@ struct node {
         unsigned children, users; /* links below it; threads that use its descriptor */
         bool indexed, unlinked;   /* found by inode; its descriptor is its last way in */
         int fd;                   /* O_PATH, or -1 */
-        int handle_fd;            /* of some open handle, or -1: the way in where names fail */
-        unsigned handles;
-        struct node_version version;
-        struct file_version told;
+        LIST_HEAD(, node_handle) handles; /* their descriptors are the way in where names fail */
+        struct file_version told;  /* the kernel's attributes */
+        struct file_version pages; /* what its pages were read from, while has_pages */
+        bool told_any, has_pages, pages_settled;
         int64_t ambiguous_until; /* monotonic ns */
         LIST_HEAD(, link) links;
         TAILQ_ENTRY(node) lru; /* while fd >= 0 and users == 0 and it is a directory with a name */
@@ -79,8 +78,9 @@ static struct node *node_new(struct node_table *t, const struct stat *st) {
         n->ino = st->st_ino;
         n->type = st->st_mode & S_IFMT;
         n->generation = ++t->generation;
-        n->fd = n->handle_fd = -1;
+        n->fd = -1;
         LIST_INIT(&n->links);
+        LIST_INIT(&n->handles);
         return n;
 }
 
@@ -129,7 +129,7 @@ static void link_free(struct node_table *t, struct link *l) {
 
 /* Frees a node that nobody needs any more, and parents that were kept for it alone. */
 static void node_collect(struct node_table *t, struct node *n) {
-        while (n && n->lookups == 0 && n->children == 0 && n->users == 0 && n->handles == 0) {
+        while (n && n->lookups == 0 && n->children == 0 && n->users == 0 && LIST_EMPTY(&n->handles)) {
                 struct link *l;
                 struct node *parent = NULL;
 
@@ -186,11 +186,28 @@ static struct link *link_find(struct node_table *t, struct node *parent, const c
         return RB_FIND(link_tree, &t->links, key);
 }
 
+/* A directory has one name, and the last sighting knows it.  Names from before it was moved behind the mount would add
+ * up to circles. */
+static void forget_other_links(struct node_table *t, struct node *n, const struct link *keep) {
+        struct link *l, *next;
+
+        for (l = LIST_FIRST(&n->links); l; l = next) {
+                struct node *parent = l->parent;
+                next = LIST_NEXT(l, of_node);
+                if (l == keep)
+                        continue;
+                link_free(t, l);
+                node_collect(t, parent);
+        }
+}
+
 static void link_add(struct node_table *t, struct node *n, struct node *parent, const char *name, pid_t thread) {
         struct link *l = link_find(t, parent, name);
 
         if (l && l->node == n) {
                 l->seen_by = thread;
+                if (S_ISDIR(n->type))
+                        forget_other_links(t, n, l);
                 return;
         }
         if (l) { /* the name leads elsewhere now */
@@ -205,6 +222,8 @@ static void link_add(struct node_table *t, struct node *n, struct node *parent, 
         parent->children++;
         LIST_INSERT_HEAD(&n->links, l, of_node);
         RB_INSERT(link_tree, &t->links, l);
+        if (S_ISDIR(n->type))
+                forget_other_links(t, n, l);
 }
 
 static struct node *by_inode(struct node_table *t, const struct stat *st) {
@@ -335,21 +354,43 @@ static int way_take(struct node_table *t, struct node *n, unsigned nth, struct w
         return r;
 }
 
-static bool is_node(const struct node *n, const struct stat *st) { return st->st_dev == n->dev && st->st_ino == n->ino; }
-
-static int open_same(const struct node *n, int dir, const char *name, int flags, struct stat *ret_st) {
-        _cleanup_close_ int fd = openat(dir, name, flags | O_NOFOLLOW | O_CLOEXEC);
-
-        if (fd < 0)
-                return errno == ENOENT || errno == ELOOP ? -ESTALE : -errno;
-        if (fstat(fd, ret_st) < 0)
-                return -errno;
-        return is_node(n, ret_st) ? take_fd(&fd) : -ESTALE;
+/* Another kind of file under the same number is another file, which the kernel must not take for this one. */
+static bool is_node(const struct node *n, const struct stat *st) {
+        return st->st_dev == n->dev && st->st_ino == n->ino && (st->st_mode & S_IFMT) == n->type;
 }
 
+static int reopen(int fd, int flags, struct stat *ret_st) {
+        _cleanup_close_ int again = open(path_of_fd(fd).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
+        if (again < 0)
+                return -errno;
+        return fstat(again, ret_st) < 0 ? -errno : take_fd(&again);
+}
+
+/* Looks before it opens: opening what has come in the file's place may hang (a FIFO) or do something (a device). */
+static int open_same(const struct node *n, int dir, const char *name, int flags, struct stat *ret_st) {
+        _cleanup_close_ int fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+        if (fd < 0)
+                return errno == ENOENT || errno == ENOTDIR ? -ESTALE : -errno;
+        if (fstat(fd, ret_st) < 0)
+                return -errno;
+        if (!is_node(n, ret_st))
+                return -ESTALE;
+        return flags & O_PATH ? take_fd(&fd) : reopen(fd, flags, ret_st);
+}
+
+/*
+ * Descriptors of directories are opened below their parents', which may have to be opened as well.  `depth` bounds the
+ * climb: names that moved behind the mount can form a circle until they are seen anew.  What nests deeper than any
+ * path can say is such a circle.
+ */
+enum { DEPTH_MAX = 2048 };
+static int dir_at(struct node_table *t, struct node *n, unsigned depth);
+
 /* One name: a descriptor, -ESTALE if it leads elsewhere, or -errno. */
-static int open_way(struct node_table *t, const struct node *n, const struct way *w, int flags, struct stat *ret_st) {
-        int dir = node_dir(t, w->parent);
+static int open_way(struct node_table *t, const struct node *n, const struct way *w, int flags, unsigned depth,
+                    struct stat *ret_st) {
+        int dir = dir_at(t, w->parent, depth);
 
         if (dir < 0)
                 return dir;
@@ -359,16 +400,51 @@ static int open_way(struct node_table *t, const struct node *n, const struct way
 }
 
 /* Through whichever name leads there. */
-static int open_by_name(struct node_table *t, struct node *n, int flags, struct stat *ret_st) {
-        struct way w;
-        int r = -ESTALE;
+static int open_below(struct node_table *t, struct node *n, int flags, unsigned depth, struct stat *ret_st) {
+        struct way *w = malloc(sizeof *w); /* not on a stack that may hold thousands of them */
+        int r = w ? -ESTALE : -ENOMEM;
 
-        for (unsigned nth = 0; r == -ESTALE && way_take(t, n, nth, &w) == 0; nth++) {
-                r = open_way(t, n, &w, flags, ret_st);
-                node_dir_done(t, w.parent);
+        for (unsigned nth = 0; r == -ESTALE && way_take(t, n, nth, w) == 0; nth++) {
+                r = open_way(t, n, w, flags, depth, ret_st);
+                node_dir_done(t, w->parent);
         }
+        free(w);
         return r;
 }
+
+static int open_by_name(struct node_table *t, struct node *n, int flags, struct stat *ret_st) {
+        return open_below(t, n, flags, DEPTH_MAX, ret_st);
+}
+
+/* Keeps the first descriptor that comes; another thread may have been faster. */
+static int keep_dir(struct node_table *t, struct node *n, int fd) {
+        pthread_mutex_lock(&t->lock);
+        int extra = n->fd >= 0 ? fd : -1;
+        if (n->fd < 0)
+                n->fd = fd;
+        fd = n->fd;
+        pthread_mutex_unlock(&t->lock);
+        closep(&extra);
+        return fd;
+}
+
+static int dir_at(struct node_table *t, struct node *n, unsigned depth) {
+        struct stat st;
+
+        pthread_mutex_lock(&t->lock);
+        use_fd(t, n);
+        int fd = n->fd;
+        pthread_mutex_unlock(&t->lock);
+        if (fd >= 0)
+                return fd;
+        fd = depth > 0 ? open_below(t, n, O_PATH | O_DIRECTORY, depth - 1, &st) : -ESTALE;
+        if (fd >= 0)
+                return keep_dir(t, n, fd);
+        node_dir_done(t, n);
+        return fd;
+}
+
+int node_dir(struct node_table *t, struct node *n) { return dir_at(t, n, DEPTH_MAX); }
 
 /* ---- names that moved behind the mount ---- */
 
@@ -391,7 +467,7 @@ static void check_links(struct node_table *t, struct node *n) {
         struct way w;
 
         for (unsigned nth = 0; way_take(t, n, nth, &w) == 0;) {
-                int fd = open_way(t, n, &w, O_PATH, &st);
+                int fd = open_way(t, n, &w, O_PATH, DEPTH_MAX, &st);
                 if (fd == -ESTALE)
                         forget_link(t, n, &w); /* the next one moves up */
                 else
@@ -424,7 +500,7 @@ static int open_ambiguous(struct node_table *t, struct node *n, int flags, pid_t
 
         if (take_seen_way(t, n, thread, &w) < 0)
                 return -ESTALE;
-        int r = open_way(t, n, &w, flags, ret_st);
+        int r = open_way(t, n, &w, flags, DEPTH_MAX, ret_st);
         node_dir_done(t, w.parent);
         return r;
 }
@@ -439,17 +515,11 @@ static enum names names_of(struct node_table *t, struct node *n, bool *ret_ambig
         return names;
 }
 
-static int reopen(int fd, int flags, struct stat *ret_st) {
-        _cleanup_close_ int again = open(path_of_fd(fd).text, (flags & ~O_NOFOLLOW) | O_CLOEXEC);
-        if (again < 0)
-                return -errno;
-        return fstat(again, ret_st) < 0 ? -errno : take_fd(&again);
-}
-
 /* A duplicate of a descriptor that the node has anyway, or -1. */
 static int dup_own(struct node_table *t, struct node *n) {
         pthread_mutex_lock(&t->lock);
-        int fd = n->fd >= 0 ? n->fd : n->handle_fd;
+        const struct node_handle *h = LIST_FIRST(&n->handles);
+        int fd = n->fd >= 0 ? n->fd : h ? h->fd : -1;
         if (fd >= 0)
                 fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
         pthread_mutex_unlock(&t->lock);
@@ -492,30 +562,6 @@ int node_open_path(struct node_table *t, struct node *n) {
         return fd;
 }
 
-int node_dir(struct node_table *t, struct node *n) {
-        struct stat st;
-
-        pthread_mutex_lock(&t->lock);
-        use_fd(t, n);
-        int fd = n->fd;
-        pthread_mutex_unlock(&t->lock);
-        if (fd >= 0)
-                return fd;
-        fd = open_by_name(t, n, O_PATH | O_DIRECTORY, &st);
-        if (fd < 0) {
-                node_dir_done(t, n);
-                return fd;
-        }
-        pthread_mutex_lock(&t->lock);
-        int extra = n->fd >= 0 ? fd : -1; /* another thread was faster */
-        if (n->fd < 0)
-                n->fd = fd;
-        fd = n->fd;
-        pthread_mutex_unlock(&t->lock);
-        closep(&extra);
-        return fd;
-}
-
 static int stat_by_name(struct node_table *t, struct node *n, struct stat *ret) {
         struct way w;
         int r = -ESTALE;
@@ -525,7 +571,7 @@ static int stat_by_name(struct node_table *t, struct node *n, struct stat *ret) 
                 if (dir < 0)
                         r = dir;
                 else if (fstatat(dir, w.name, ret, AT_SYMLINK_NOFOLLOW) < 0)
-                        r = errno == ENOENT ? -ESTALE : -errno;
+                        r = errno == ENOENT || errno == ENOTDIR ? -ESTALE : -errno;
                 else
                         r = is_node(n, ret) ? 0 : -ESTALE;
                 if (dir >= 0)
@@ -544,32 +590,6 @@ int node_stat(struct node_table *t, struct node *n, struct stat *ret) {
                         return r;
         }
         return fstat(own, ret) < 0 ? -errno : 0;
-}
-
-int node_path(struct node_table *t, struct node *n, const char *name, char **ret) {
-        char *path = strdup(name ? name : "");
-        int r = path ? 0 : -ENOMEM;
-
-        pthread_mutex_lock(&t->lock);
-        while (r == 0 && n != t->root) {
-                struct link *l = LIST_FIRST(&n->links);
-                char *longer = NULL;
-                if (!l)
-                        r = -ENOENT;
-                else if (asprintf(&longer, "%s%s%s", l->name, *path ? "/" : "", path) < 0)
-                        r = -ENOMEM;
-                if (r < 0)
-                        break;
-                free(path);
-                path = longer;
-                n = l->parent;
-        }
-        pthread_mutex_unlock(&t->lock);
-        if (r < 0)
-                free(path);
-        else
-                *ret = path;
-        return r;
 }
 
 /* ---- changes through the mount ---- */
@@ -661,48 +681,78 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
         pthread_mutex_unlock(&t->lock);
 }
 
-struct node_version node_swap_version(struct node_table *t, struct node *n, struct node_version v) {
+/* ---- versions: each question and its consequence under one hold of the lock ---- */
+
+bool node_may_tell(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
-        struct node_version old = n->version;
-        n->version = v;
+        bool may = !n->has_pages || !n->told_any || file_version_equal(&n->told, v);
+        if (may) {
+                n->told = *v;
+                n->told_any = true;
+        }
         pthread_mutex_unlock(&t->lock);
-        return old;
+        return may;
 }
 
-bool node_tell_version(struct node_table *t, struct node *n, const struct file_version *v) {
+void node_set_told(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
-        bool changed = !file_version_equal(&n->told, v);
         n->told = *v;
-        pthread_mutex_unlock(&t->lock);
-        return changed;
-}
-
-uint64_t node_told_size(struct node_table *t, struct node *n) {
-        pthread_mutex_lock(&t->lock);
-        uint64_t size = n->told.size;
-        pthread_mutex_unlock(&t->lock);
-        return size;
-}
-
-struct node_version node_get_version(struct node_table *t, struct node *n) {
-        pthread_mutex_lock(&t->lock);
-        struct node_version v = n->version;
-        pthread_mutex_unlock(&t->lock);
-        return v;
-}
-
-void node_add_handle(struct node_table *t, struct node *n, int fd) {
-        pthread_mutex_lock(&t->lock);
-        n->handles++;
-        n->handle_fd = fd;
+        n->told_any = true;
         pthread_mutex_unlock(&t->lock);
 }
 
-void node_remove_handle(struct node_table *t, struct node *n, int fd) {
+bool node_was_told(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
-        n->handles--;
-        if (n->handle_fd == fd)
-                n->handle_fd = -1; /* others may be open; their names still lead there, or the node was pinned */
+        bool told = n->told_any && file_version_equal(&n->told, v);
+        pthread_mutex_unlock(&t->lock);
+        return told;
+}
+
+bool node_pages_unsettled(struct node_table *t, struct node *n, const struct file_version *v) {
+        pthread_mutex_lock(&t->lock);
+        bool unsettled = n->has_pages && !n->pages_settled && file_version_equal(&n->pages, v);
+        pthread_mutex_unlock(&t->lock);
+        return unsettled;
+}
+
+bool node_begin_open(struct node_table *t, struct node *n, const struct file_version *v, bool settled) {
+        pthread_mutex_lock(&t->lock);
+        bool none = !n->has_pages; /* nothing has to go, and nobody has to wait for it */
+        bool keep = none || (n->pages_settled && file_version_equal(&n->pages, v));
+        if (!keep || none) {
+                n->pages = *v;
+                n->has_pages = true;
+                n->pages_settled = none && settled;
+        }
+        pthread_mutex_unlock(&t->lock);
+        return keep;
+}
+
+void node_settle_pages(struct node_table *t, struct node *n, const struct file_version *v) {
+        pthread_mutex_lock(&t->lock);
+        n->pages_settled |= n->has_pages && file_version_equal(&n->pages, v);
+        pthread_mutex_unlock(&t->lock);
+}
+
+void node_changed(struct node_table *t, struct node *n, const struct file_version *before, const struct file_version *after,
+                  bool kernel_knows, bool content_kept) {
+        pthread_mutex_lock(&t->lock);
+        if (kernel_knows && n->told_any && file_version_equal(&n->told, before))
+                n->told = *after;
+        n->pages_settled = n->pages_settled && content_kept && file_version_equal(&n->pages, before);
+        n->pages = *after;
+        pthread_mutex_unlock(&t->lock);
+}
+
+void node_add_handle(struct node_table *t, struct node *n, struct node_handle *h) {
+        pthread_mutex_lock(&t->lock);
+        LIST_INSERT_HEAD(&n->handles, h, of_node);
+        pthread_mutex_unlock(&t->lock);
+}
+
+void node_remove_handle(struct node_table *t, struct node *n, struct node_handle *h) {
+        pthread_mutex_lock(&t->lock);
+        LIST_REMOVE(h, of_node);
         if (n != t->root)
                 node_collect(t, n);
         pthread_mutex_unlock(&t->lock);

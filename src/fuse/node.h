@@ -25,12 +25,6 @@
 struct node;
 struct node_table;
 
-/* What the kernel was last told, and what its pages were read from: the version at the last open. */
-struct node_version {
-        struct file_version file;
-        bool known, settled; /* settled: old enough that a change would show in it */
-};
-
 int node_table_new(int root_fd, int64_t trust_ns, struct node_table **ret);
 struct node_table *node_table_free(struct node_table *t);
 struct node *node_root(struct node_table *t);
@@ -63,8 +57,6 @@ int node_open_path(struct node_table *t, struct node *n);
 int node_open(struct node_table *t, struct node *n, int flags, pid_t thread, struct stat *ret_st);
 /* -ESTALE ... */
 int node_stat(struct node_table *t, struct node *n, struct stat *ret);
-/* The path relative to the root, for globs, keys and logs; -ENOENT where it has none.  Free it. */
-int node_path(struct node_table *t, struct node *n, const char *name, char **ret);
 
 /* Names changed through the mount.  node_pin is called before a name goes, so that a file which somebody holds
  * survives it. */
@@ -74,12 +66,28 @@ void node_unlinked(struct node_table *t, struct node *parent, const char *name);
 void node_renamed(struct node_table *t, struct node *old_parent, const char *old_name, struct node *new_parent,
                   const char *new_name, bool exchange);
 
-/* Sets the version and returns what it was. */
-struct node_version node_swap_version(struct node_table *t, struct node *n, struct node_version v);
-/* The attributes that the kernel gets now; true if they are of another version than the last ones. */
-bool node_tell_version(struct node_table *t, struct node *n, const struct file_version *v);
-uint64_t node_told_size(struct node_table *t, struct node *n);
-struct node_version node_get_version(struct node_table *t, struct node *n);
-/* An open handle's descriptor may stand in for the name. */
-void node_add_handle(struct node_table *t, struct node *n, int fd);
-void node_remove_handle(struct node_table *t, struct node *n, int fd);
+/*
+ * Versions: what the kernel was told of the file's attributes, and what its pages were read from; see coherence.c.
+ */
+/* May it be told these attributes at once?  If so they count as told.  Not if it may have pages from before another
+ * version was there. */
+bool node_may_tell(struct node_table *t, struct node *n, const struct file_version *v);
+void node_set_told(struct node_table *t, struct node *n, const struct file_version *v);
+bool node_was_told(struct node_table *t, struct node *n, const struct file_version *v);
+bool node_pages_unsettled(struct node_table *t, struct node *n, const struct file_version *v);
+/* An open found this version (`settled`: what is read from now on may be kept under it): may the kernel keep the pages
+ * that it has?  If not, the old ones are there until the opener has dropped them: nobody keeps any before
+ * node_settle_pages. */
+bool node_begin_open(struct node_table *t, struct node *n, const struct file_version *v, bool settled);
+void node_settle_pages(struct node_table *t, struct node *n, const struct file_version *v);
+/* We changed it.  `kernel_knows`: the size that this gave it; `content_kept`: attributes only. */
+void node_changed(struct node_table *t, struct node *n, const struct file_version *before, const struct file_version *after,
+                  bool kernel_knows, bool content_kept);
+
+/* An open handle, whose descriptor may stand in for the name. */
+struct node_handle {
+        LIST_ENTRY(node_handle) of_node;
+        int fd;
+};
+void node_add_handle(struct node_table *t, struct node *n, struct node_handle *h);
+void node_remove_handle(struct node_table *t, struct node *n, struct node_handle *h);

@@ -18,13 +18,6 @@ static int get_stat(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, s
         return node_stat(fs->nodes, fs_node(req, ino), ret);
 }
 
-static void reply_attr(fuse_req_t req, fuse_ino_t ino, const struct stat *st) {
-        struct fs *fs = fs_of(req);
-
-        fs_observe(fs, fs_node(req, ino), source_root(fs->source), st);
-        fuse_reply_attr(req, st, fs->options->attr_timeout);
-}
-
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         struct stat st;
         int r = get_stat(req, ino, fi, &st);
@@ -32,7 +25,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         if (r < 0)
                 reply_result(req, r);
         else
-                reply_attr(req, ino, &st);
+                tell_attr(req, fs_node(req, ino), &st);
 }
 
 static struct timespec wanted_time(int to_set, int set, int set_now, struct timespec t) {
@@ -43,20 +36,21 @@ static struct timespec wanted_time(int to_set, int set, int set_now, struct time
         return (struct timespec){ .tv_nsec = UTIME_OMIT };
 }
 
-/* `size_fd`: one that may be truncated, or -1. */
-static int set_attr(int fd, int size_fd, const struct stat *attr, int to_set) {
-        struct fd_path path = path_of_fd(fd);
+#define SET_TIMES (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_MTIME_NOW)
+#define SET_OWNER (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)
 
-        if ((to_set & FUSE_SET_ATTR_MODE) && chmod(path.text, attr->st_mode) < 0)
+/* `fd` is open for writing where the size is to be set, and may be a mere path otherwise. */
+static int set_attr(int fd, const struct stat *attr, int to_set) {
+        if ((to_set & FUSE_SET_ATTR_MODE) && chmod(path_of_fd(fd).text, attr->st_mode) < 0)
                 return -errno;
-        if ((to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) &&
+        /* A chown that sets neither comes without a word, and moves the ctime all the same. */
+        if (((to_set & SET_OWNER) || to_set == 0) &&
             fchownat(fd, "", to_set & FUSE_SET_ATTR_UID ? attr->st_uid : (uid_t)-1,
                      to_set & FUSE_SET_ATTR_GID ? attr->st_gid : (gid_t)-1, AT_EMPTY_PATH) < 0)
                 return -errno;
-        if ((to_set & FUSE_SET_ATTR_SIZE) &&
-            (size_fd < 0 || ftruncate(size_fd, attr->st_size) < 0) && truncate(path.text, attr->st_size) < 0)
-                return -errno; /* a handle opened for reading only cannot, the path can */
-        if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_MTIME_NOW)) {
+        if ((to_set & FUSE_SET_ATTR_SIZE) && ftruncate(fd, attr->st_size) < 0)
+                return -errno;
+        if (to_set & SET_TIMES) {
                 const struct timespec times[] = {
                         wanted_time(to_set, FUSE_SET_ATTR_ATIME, FUSE_SET_ATTR_ATIME_NOW, attr->st_atim),
                         wanted_time(to_set, FUSE_SET_ATTR_MTIME, FUSE_SET_ATTR_MTIME_NOW, attr->st_mtim),
@@ -67,33 +61,58 @@ static int set_attr(int fd, int size_fd, const struct stat *attr, int to_set) {
         return 0;
 }
 
-void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi) {
+/* The handle's descriptor where that will do, and else one of our own, in `ret_own`. */
+static int attr_fd(struct fs *fs, struct node *n, struct fuse_file_info *fi, bool resize, int *ret_own) {
+        int handle = fi && fi->fh ? file_fd(fi) : -1;
+
+        if (handle >= 0 && (!resize || (fcntl(handle, F_GETFL) & O_ACCMODE) != O_RDONLY))
+                return handle;
+        *ret_own = node_open_path(fs->nodes, n);
+        if (!resize || *ret_own < 0)
+                return *ret_own;
+        int path = *ret_own;
+        *ret_own = open(path_of_fd(path).text, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        int r = *ret_own < 0 ? -errno : *ret_own;
+        close(path);
+        return r;
+}
+
+static int change_attr(fuse_req_t req, struct node *n, struct fuse_file_info *fi, const struct stat *attr, int to_set,
+                       struct stat *ret_after) {
         struct fs *fs = fs_of(req);
-        struct node *n = fs_node(req, ino);
-        struct cache_file *file = fi && fi->fh ? cache_handle_file(file_of(fi)->handle) : NULL;
-        int size_fd = fi && fi->fh ? file_fd(fi) : -1;
-        _cleanup_close_ int own = size_fd < 0 ? node_open_path(fs->nodes, n) : -1;
-        int fd = size_fd >= 0 ? size_fd : own;
-        struct stat before, after;
+        bool resize = to_set & FUSE_SET_ATTR_SIZE;
+        _cleanup_close_ int own = -1;
+        int fd = attr_fd(fs, n, fi, resize, &own);
+        struct stat before;
         struct change ch;
 
-        if (fd < 0 || fstat(fd, &before) < 0) {
-                reply_result(req, fd < 0 ? fd : -errno);
-                return;
+        if (fd < 0 || fstat(fd, &before) < 0)
+                return fd < 0 ? fd : -errno;
+        struct change what = { .fs = fs, .node = n, .file = fi && fi->fh ? cache_handle_file(file_of(fi)->handle) : NULL };
+        what.attributes_only = !(to_set & (FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW));
+        if (resize) {
+                what.off = min_u64((uint64_t)before.st_size, (uint64_t)attr->st_size);
+                what.len = UINT64_MAX;
         }
-        bool resize = to_set & FUSE_SET_ATTR_SIZE;
-        uint64_t from = resize ? min_u64((uint64_t)before.st_size, (uint64_t)attr->st_size) : 0;
-        change_begin(&ch, fs, n, NULL, file, fd, &before, from, resize ? UINT64_MAX : 0);
-        ch.keeps_content = !(to_set & (FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW));
-        int r = set_attr(fd, size_fd, attr, to_set);
-        bool seen = fstat(fd, &after) == 0;
-        if (!seen && r == 0)
-                r = -errno;
-        change_end(&ch, seen ? &after : NULL);
+        int r = change_begin(&ch, &what, fd);
+        if (r < 0)
+                return r;
+        r = set_attr(fd, attr, to_set);
+        bool seen = fstat(fd, ret_after) == 0;
+        ch.truncates = resize && seen && ret_after->st_size == attr->st_size;
+        change_end(&ch, seen ? ret_after : NULL);
+        return r < 0 ? r : seen ? 0 : -EIO;
+}
+
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi) {
+        struct node *n = fs_node(req, ino);
+        struct stat after;
+        int r = change_attr(req, n, fi, attr, to_set, &after);
+
         if (r < 0)
                 reply_result(req, r);
         else
-                fuse_reply_attr(req, &after, fs->options->attr_timeout);
+                tell_attr(req, n, &after);
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino) {
@@ -166,13 +185,17 @@ static void change_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, const
         struct change ch;
         struct stat st;
 
-        if (fd < 0 || fstat(fd, &st) < 0) {
-                reply_result(req, fd < 0 ? fd : -errno);
+        if (fd < 0) {
+                reply_result(req, fd);
                 return;
         }
         struct fd_path path = path_of_fd(fd);
-        change_begin(&ch, fs, n, NULL, NULL, fd, &st, 0, 0);
-        int r = (remove ? removexattr(path.text, name) : setxattr(path.text, name, value, size, flags)) < 0 ? -errno : 0;
+        int r = change_begin(&ch, &(struct change){ .fs = fs, .node = n, .attributes_only = true }, fd);
+        if (r < 0) {
+                reply_result(req, r);
+                return;
+        }
+        r = (remove ? removexattr(path.text, name) : setxattr(path.text, name, value, size, flags)) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
         reply_result(req, r);
 }

@@ -16,6 +16,7 @@ struct dir {
         pthread_mutex_t lock; /* the stream has one position */
         long at;
         struct node *node;
+        dev_t dev;
 };
 static struct dir *dir_of(const struct fuse_file_info *fi) { return (struct dir *)(uintptr_t)fi->fh; }
 
@@ -25,8 +26,9 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         struct dir *d = calloc(1, sizeof *d);
         int at = node_dir(fs->nodes, n), r = at < 0 ? at : 0;
         _cleanup_close_ int fd = at < 0 ? -1 : openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        struct stat st = { 0 };
 
-        if (r == 0 && fd < 0)
+        if (r == 0 && (fd < 0 || fstat(fd, &st) < 0))
                 r = -errno;
         if (at >= 0)
                 node_dir_done(fs->nodes, n);
@@ -40,6 +42,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         take_fd(&fd);
         pthread_mutex_init(&d->lock, NULL);
         d->node = n;
+        d->dev = st.st_dev;
         fi->fh = (uintptr_t)d;
         if (fuse_reply_open(req, fi) < 0) {
                 closedir(d->stream);
@@ -74,19 +77,34 @@ struct listing {
 
 static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
 
+/* One that is gone meanwhile, or has to lose its pages first, is listed by its name alone; the kernel looks it up if
+ * anybody cares. */
+static void add_attributes(struct listing *l, const char *name, struct fuse_entry_param *e) {
+        struct fs *fs = fs_of(l->req);
+        struct fuse_entry_param full;
+
+        if (is_dots(name) || fs_entry(fs, l->dir->node, name, dirfd(l->dir->stream), 0, &full) < 0)
+                return;
+        if (tell_at_once(fs, node_from_id(fs->nodes, full.ino), &full.attr))
+                *e = full;
+        else
+                node_forget(fs->nodes, node_from_id(fs->nodes, full.ino), 1);
+}
+
 /* Adds one entry; false: no room for it. */
 static bool add_entry(struct listing *l, const struct dirent *de) {
         struct fs *fs = fs_of(l->req);
-        struct fuse_entry_param e = { .attr.st_ino = de->d_ino, .attr.st_mode = (mode_t)DTTOIF(de->d_type) };
+        struct fuse_entry_param e = { .attr.st_dev = l->dir->dev, .attr.st_ino = de->d_ino,
+                                      .attr.st_mode = (mode_t)DTTOIF(de->d_type) };
         char *at = l->buf + l->used;
         size_t room = l->room - l->used, need;
 
         if (!l->plus) {
+                show(fs, &e.attr);
                 need = fuse_add_direntry(l->req, at, room, de->d_name, &e.attr, de->d_off);
         } else {
-                /* One that is gone meanwhile is listed by its name alone; the kernel looks it up if anybody cares. */
-                if (!is_dots(de->d_name))
-                        fs_entry(fs, l->dir->node, de->d_name, dirfd(l->dir->stream), 0, &e);
+                add_attributes(l, de->d_name, &e);
+                show(fs, &e.attr);
                 need = fuse_add_direntry_plus(l->req, at, room, de->d_name, &e, de->d_off);
                 if (need > room && e.ino)
                         node_forget(fs->nodes, node_from_id(fs->nodes, e.ino), 1);

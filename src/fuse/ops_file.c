@@ -1,85 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open files: reads go to the cache, everything else to the source first and then to the cache's bookkeeping. */
+#include "base/sys.h"
 #include "base/util.h"
 #include "fuse/fs.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
-/* What of a program's flags the source's descriptor gets.  The kernel gives us offsets, so O_APPEND would only move
- * them; O_DIRECT would ask for aligned memory; O_TRUNC comes as a SETATTR of its own. */
+/* What of a program's flags the source's descriptor gets.  O_APPEND stays, since only the source knows its end; O_DIRECT
+ * would ask for aligned memory; O_TRUNC comes as a SETATTR of its own. */
 static int source_flags(int flags) {
-        return (flags & ~(O_APPEND | O_DIRECT | O_TRUNC | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_ASYNC));
+        return (flags & ~(O_DIRECT | O_TRUNC | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_ASYNC));
 }
 
 static bool writes(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
 
+static struct file *file_new(struct node *n, int flags, const struct stat *st) {
+        struct file *f = calloc(1, sizeof *f);
+
+        if (!f)
+                return NULL;
+        f->node = n;
+        f->version = file_version_of(st);
+        f->appends = f->append_below = writes(flags) && (flags & O_APPEND);
+        pthread_mutex_init(&f->append_lock, NULL);
+        return f;
+}
+
+static void file_free(struct file *f) {
+        pthread_mutex_destroy(&f->append_lock);
+        free(f);
+}
+
+/* May the kernel keep the pages that it has?  And may it keep those that it reads from now on, at the next open? */
+static bool keep_pages(struct fs *fs, struct file *f) {
+        /* What is not cached is asked about at its second open only: most files are opened once. */
+        bool again = node_pages_unsettled(fs->nodes, f->node, &f->version);
+        bool settled = cache_handle_settled(f->handle) ||
+                       (again && source_settle(fs->source, cache_fd(f->handle), &f->version));
+        bool keep = node_begin_open(fs->nodes, f->node, &f->version, settled);
+
+        f->proves = settled && !keep;
+        return keep;
+}
+
 /* Takes `fd`.  After it `fi` is ready to be replied. */
-static int open_file(struct fs *fs, struct node *n, const char *path, int fd, const struct stat *st,
-                     struct fuse_file_info *fi) {
-        struct file *f = malloc(sizeof *f);
+static int open_file(struct fs *fs, struct node *n, int fd, const struct stat *st, struct fuse_file_info *fi) {
+        struct file *f = file_new(n, fi->flags, st);
+        _cleanup_free_ char *path = NULL;
 
         if (!f) {
                 close(fd);
                 return -ENOMEM;
         }
+        source_path(fs->source, fd, NULL, &path);
+        source_prepare_fd(fd);
         int r = cache_open(fs->cache, fd, st, path, writes(fi->flags), &f->handle);
         if (r < 0) {
-                free(f);
+                file_free(f);
                 return r;
         }
-        f->node = n;
-        node_add_handle(fs->nodes, n, cache_fd(f->handle));
+        f->known.fd = cache_fd(f->handle);
+        node_add_handle(fs->nodes, n, &f->known);
         fi->fh = (uintptr_t)f;
-        fi->keep_cache = fs_keep_pages(fs, n, st);
+        fi->keep_cache = keep_pages(fs, f);
         fi->noflush = !writes(fi->flags); /* nothing of a reader's needs flushing, and locks stay in the kernel */
+        /* The kernel fills its pages where it thinks that the end is. */
+        if (f->appends && (fs->direct_maps || (fi->flags & O_ACCMODE) == O_WRONLY))
+                fi->direct_io = true;
         return 0;
 }
 
 static void close_file(struct fs *fs, struct file *f) {
-        node_remove_handle(fs->nodes, f->node, cache_fd(f->handle));
+        node_remove_handle(fs->nodes, f->node, &f->known);
         cache_close(f->handle);
-        free(f);
+        file_free(f);
 }
 
-static int open_node(struct fs *fs, struct node *n, pid_t thread, struct fuse_file_info *fi, struct stat *ret_st) {
-        _cleanup_free_ char *path = NULL;
-        struct stat st;
+static int open_source(struct fs *fs, struct node *n, pid_t thread, int flags, struct stat *ret_st) {
+        int fd = node_open(fs->nodes, n, source_flags(flags) | O_NOATIME, thread, ret_st);
 
-        if (node_path(fs->nodes, n, NULL, &path) < 0 && !(path = strdup("")))
-                return -ENOMEM;
-        int fd = node_open(fs->nodes, n, source_flags(fi->flags) | O_NOATIME, thread, &st);
-        if (fd == -EPERM)
-                fd = node_open(fs->nodes, n, source_flags(fi->flags), thread, &st);
-        if (fd < 0)
-                return fd;
-        if (fs_size_is_stale(fs, n, &st)) {
-                close(fd);
-                return -ESTALE;
-        }
-        source_prepare_fd(fd);
-        *ret_st = st;
-        return open_file(fs, n, path, fd, &st, fi);
+        return fd == -EPERM ? node_open(fs->nodes, n, source_flags(flags), thread, ret_st) : fd;
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         struct fs *fs = fs_of(req);
         struct node *n = fs_node(req, ino);
         struct stat st;
-        int r = open_node(fs, n, fs_thread(req), fi, &st);
+        int fd = open_source(fs, n, fs_thread(req), fi->flags, &st);
 
+        if (fd < 0) {
+                reply_result(req, fd);
+                return;
+        }
+        struct file_version v = file_version_of(&st);
+        enum opening how = opening_of(fs, n, &v, fs_thread(req));
+        if (how == OPEN_REFUSED) {
+                close(fd);
+                tell_stale(req, n, &st);
+                return;
+        }
+        int r = open_file(fs, n, fd, &st, fi);
         if (r < 0) {
                 reply_result(req, r);
                 return;
         }
-        struct file *f = file_of(fi);
-        node_hold(fs->nodes, n); /* once answered, the file may be closed and forgotten before we go on */
+        fi->direct_io |= how == OPEN_DIRECT;
+        struct file *f = file_of(fi); /* once answered, it may be closed */
         if (fuse_reply_open(req, fi) < 0)
                 close_file(fs, f);
-        else
-                fs_opened(fs, n, &st);
-        node_dir_done(fs->nodes, n);
 }
 
 /* The kernel found no such name; somebody may have made it meanwhile, and then O_TRUNC means what it says. */
@@ -89,8 +121,10 @@ static int truncate_found(struct fs *fs, struct node *n, int fd, const struct st
 
         if (st->st_size == 0)
                 return 0;
-        change_begin(&ch, fs, n, NULL, NULL, fd, st, 0, UINT64_MAX);
-        int r = ftruncate(fd, 0) < 0 ? -errno : 0;
+        int r = change_begin(&ch, &(struct change){ .fs = fs, .node = n, .len = UINT64_MAX }, fd);
+        if (r < 0)
+                return r;
+        r = ftruncate(fd, 0) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &after) == 0 ? &after : NULL);
         return r;
 }
@@ -98,7 +132,6 @@ static int truncate_found(struct fs *fs, struct node *n, int fd, const struct st
 static int create_below(fuse_req_t req, struct node *p, const char *name, mode_t mode, struct fuse_file_info *fi,
                         struct fuse_entry_param *ret) {
         struct fs *fs = fs_of(req);
-        _cleanup_free_ char *path = NULL;
         struct stat st;
         int dir = node_dir(fs->nodes, p);
 
@@ -119,20 +152,22 @@ static int create_below(fuse_req_t req, struct node *p, const char *name, mode_t
                 r = -ESTALE; /* replaced at once */
         if (r == 0 && (fi->flags & O_TRUNC))
                 r = truncate_found(fs, n, fd, &st);
+        if (r == 0 && (fi->flags & O_TRUNC) && fstat(fd, &ret->attr) < 0)
+                r = -errno;
+        if (r == 0 && !tell_at_once(fs, n, &ret->attr))
+                r = -ESTALE; /* found, and with pages: the kernel is to look it up */
         if (r == 0)
-                r = node_path(fs->nodes, n, NULL, &path);
-        if (r == 0) {
-                source_prepare_fd(fd);
-                r = open_file(fs, n, path, take_fd(&fd), &st, fi);
-        }
+                r = open_file(fs, n, take_fd(&fd), &ret->attr, fi);
         if (r < 0)
                 node_forget(fs->nodes, n, 1);
         return r;
 }
 
-static void reply_created(fuse_req_t req, int r, const struct fuse_entry_param *e, const struct fuse_file_info *fi) {
+static void reply_created(fuse_req_t req, int r, struct fuse_entry_param *e, const struct fuse_file_info *fi) {
         struct fs *fs = fs_of(req);
 
+        if (r == 0)
+                show(fs, &e->attr);
         if (r < 0) {
                 reply_result(req, r);
         } else if (fuse_reply_create(req, e, fi) < 0) {
@@ -169,7 +204,8 @@ static int make_tmpfile(fuse_req_t req, struct node *p, mode_t mode, struct fuse
         *ret = (struct fuse_entry_param){ .ino = node_id(n), .generation = node_generation(n), .attr = st,
                                           .attr_timeout = fs->options->attr_timeout,
                                           .entry_timeout = fs->options->attr_timeout };
-        r = open_file(fs, n, "", take_fd(&fd), &st, fi);
+        tell_at_once(fs, n, &st);
+        r = open_file(fs, n, take_fd(&fd), &st, fi);
         if (r < 0)
                 node_forget(fs->nodes, n, 1);
         return r;
@@ -189,38 +225,55 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
 }
 
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
+        struct file *f = file_of(fi);
+
         (void)ino;
+        if (f->proves && atomic_exchange(&f->proves, false))
+                node_settle_pages(fs_of(req)->nodes, f->node, &f->version);
         reply_read(req, file_of(fi)->handle, (uint64_t)off, size);
 }
 
-/* Runs `act` on the source, around it the bookkeeping of a change of [off, off+len). */
+/* Runs `act` on the source, as the request's user, around it the bookkeeping of a change of [off, off+len). */
 struct action {
         int fd_in, mode;
         const char *buf;
         off_t off_in;
         size_t len;
 };
+typedef ssize_t (*act_fn)(int fd, off_t off, const struct action *a);
+static ssize_t act_as_user(fuse_req_t req, int fd, off_t off, const struct action *a, act_fn act) {
+        struct creds creds = creds_assume(req);
+        ssize_t n = act(fd, off, a);
+        int r = n < 0 ? -errno : 0;
+
+        creds_restore(&creds);
+        return r < 0 ? r : n;
+}
+
 static ssize_t change_file(fuse_req_t req, struct fuse_file_info *fi, off_t off, uint64_t len, const struct action *a,
-                           ssize_t (*act)(int fd, off_t off, const struct action *a)) {
+                           act_fn act) {
         struct file *f = file_of(fi);
         int fd = cache_fd(f->handle);
         struct stat st;
         struct change ch;
 
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        change_begin(&ch, fs_of(req), f->node, NULL, cache_handle_file(f->handle), fd, &st, (uint64_t)off, len);
-        ssize_t n = act(fd, off, a);
-        n = n < 0 ? -errno : n;
+        int r = change_begin(&ch, &(struct change){ .fs = fs_of(req), .node = f->node, .file = cache_handle_file(f->handle),
+                                                    .off = (uint64_t)off, .len = len,
+                                                    .grows_to = (uint64_t)off + a->len }, fd);
+        if (r < 0)
+                return r;
+        ssize_t n = act_as_user(req, fd, off, a, act);
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
         return n;
 }
 
-static ssize_t act_write(int fd, off_t off, const struct action *a) {
+/* Moves on by `n` bytes each time; pwrite, or write where the source knows the end. */
+static ssize_t write_all(int fd, off_t off, const struct action *a, bool append) {
         size_t done = 0;
 
         while (done < a->len) {
-                ssize_t n = pwrite(fd, a->buf + done, a->len - done, off + (off_t)done);
+                ssize_t n = append ? write(fd, a->buf + done, a->len - done)
+                                   : pwrite(fd, a->buf + done, a->len - done, off + (off_t)done);
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n <= 0)
@@ -230,9 +283,62 @@ static ssize_t act_write(int fd, off_t off, const struct action *a) {
         return (ssize_t)done;
 }
 
+static ssize_t act_write(int fd, off_t off, const struct action *a) { return write_all(fd, off, a, false); }
+static ssize_t act_append(int fd, off_t off, const struct action *a) { return write_all(fd, off, a, true); }
+
+/* Under the append lock: the source's descriptor appends, or not, as the program's does at this moment. */
+static int set_append(struct file *f, bool append) {
+        int fd = cache_fd(f->handle), flags;
+
+        if (f->append_below == append)
+                return 0;
+        if ((flags = fcntl(fd, F_GETFL)) < 0 || fcntl(fd, F_SETFL, append ? flags | O_APPEND : flags & ~O_APPEND) < 0)
+                return -errno;
+        f->append_below = append;
+        return 0;
+}
+
+/* Where the source's end is now, which may be elsewhere than the kernel believes: then its pages are wrong. */
+static ssize_t append_file(fuse_req_t req, struct file *f, off_t off, const struct action *a) {
+        struct fs *fs = fs_of(req);
+        int fd = cache_fd(f->handle);
+        struct change ch;
+        struct stat st;
+
+        int r = change_begin(&ch, &(struct change){ .fs = fs, .node = f->node, .file = cache_handle_file(f->handle),
+                                                    .off = UINT64_MAX, .len = UINT64_MAX,
+                                                    .grows_to = (uint64_t)off + a->len }, fd);
+        if (r < 0)
+                return r;
+        ssize_t n = act_as_user(req, fd, off, a, act_append);
+        ch.misplaced = n > 0 && lseek(fd, 0, SEEK_CUR) != off + n;
+        change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
+        if (ch.misplaced)
+                drop_pages(fs, f->node);
+        return n;
+}
+
+static ssize_t write_file(fuse_req_t req, struct fuse_file_info *fi, off_t off, const struct action *a) {
+        struct file *f = file_of(fi);
+        bool append = fi->flags & O_APPEND;
+
+        if (!append && !f->appends)
+                return change_file(req, fi, off, a->len, a, act_write);
+        f->appends = true;
+        pthread_mutex_lock(&f->append_lock);
+        ssize_t n = set_append(f, append);
+        if (n == 0)
+                n = append ? append_file(req, f, off, a) : change_file(req, fi, off, a->len, a, act_write);
+        pthread_mutex_unlock(&f->append_lock);
+        return n;
+}
+
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi) {
         (void)ino;
-        ssize_t n = change_file(req, fi, off, size, &(struct action){ .buf = buf, .len = size }, act_write);
+        /* A page that was stored to by map comes with a place of its own. */
+        if (fi->writepage)
+                fi->flags &= ~O_APPEND;
+        ssize_t n = write_file(req, fi, off, &(struct action){ .buf = buf, .len = size });
 
         if (n < 0)
                 reply_result(req, (int)n);
@@ -286,11 +392,42 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 }
 
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi) {
-        off_t at = lseek(file_fd(fi), off, whence);
+        struct file *f = file_of(fi);
 
         (void)ino;
-        if (at < 0)
-                reply_result(req, -errno);
+        pthread_mutex_lock(&f->append_lock); /* an append looks where it came to */
+        off_t at = lseek(file_fd(fi), off, whence);
+        int r = at < 0 ? -errno : 0;
+        pthread_mutex_unlock(&f->append_lock);
+        if (r < 0)
+                reply_result(req, r);
         else
                 fuse_reply_lseek(req, at);
+}
+
+/* The attributes of chattr(1), and the inode's generation.  The kernel has checked who may. */
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi, unsigned flags,
+              const void *in_buf, size_t in_size, size_t out_size) {
+        struct fs *fs = fs_of(req);
+        union {
+                int flags;
+                long version;
+                struct fsxattr x;
+        } data = { 0 };
+        bool known = cmd == FS_IOC_GETFLAGS || cmd == FS_IOC_SETFLAGS || cmd == FS_IOC_GETVERSION ||
+                     cmd == FS_IOC_FSGETXATTR || cmd == FS_IOC_FSSETXATTR;
+
+        (void)arg, (void)fi, (void)flags;
+        if (!known || in_size > sizeof data || out_size > sizeof data) {
+                fuse_reply_err(req, ENOTTY);
+                return;
+        }
+        _cleanup_close_ int path = node_open_path(fs->nodes, fs_node(req, ino));
+        _cleanup_close_ int fd = path < 0 ? -1 : open(path_of_fd(path).text, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        if (in_size > 0)
+                memcpy(&data, in_buf, in_size);
+        if (path < 0 || fd < 0 || ioctl(fd, cmd, &data) < 0)
+                reply_result(req, path < 0 ? path : -errno);
+        else
+                fuse_reply_ioctl(req, 0, &data, out_size);
 }

@@ -3,6 +3,7 @@
 #include "base/sys.h"
 #include "base/util.h"
 #include "fuse/fs.h"
+#include "source/inodes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,24 +18,21 @@ int fs_entry(struct fs *fs, struct node *parent, const char *name, int dirfd, pi
 
         if (fstatat(dirfd, name, &e.attr, AT_SYMLINK_NOFOLLOW) < 0)
                 return -errno;
+        inode_tags_meet(fs->tags, e.attr.st_dev, dirfd, name);
         struct node *n = node_seen(fs->nodes, parent, name, &e.attr, thread);
         if (!n)
                 return -ENOMEM;
-        fs_observe(fs, n, dirfd, &e.attr);
         e.ino = node_id(n);
         e.generation = node_generation(n);
         *ret = e;
         return 0;
 }
 
-/* An entry that the kernel does not get, interrupted, is one that it never knew. */
 static void reply_entry(fuse_req_t req, int r, const struct fuse_entry_param *e) {
-        struct fs *fs = fs_of(req);
-
         if (r < 0)
                 reply_result(req, r);
-        else if (fuse_reply_entry(req, e) < 0)
-                node_forget(fs->nodes, node_from_id(fs->nodes, e->ino), 1);
+        else
+                tell_entry(req, e);
 }
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
@@ -105,7 +103,7 @@ struct renaming {
         bool known;
 };
 
-static void rename_begin(struct renaming *rn, struct fs *fs, struct node *p, int dir, const char *name) {
+static void rename_begin(struct renaming *rn, struct fs *fs, int dir, const char *name) {
         *rn = (struct renaming){ 0 };
         if (fstatat(dir, name, &rn->before, AT_SYMLINK_NOFOLLOW) < 0)
                 return;
@@ -114,17 +112,18 @@ static void rename_begin(struct renaming *rn, struct fs *fs, struct node *p, int
         if (!S_ISREG(rn->before.st_mode))
                 return;
         rn->known = true;
-        change_begin(&rn->change, fs, p, name, NULL, dir, &rn->before, 0, 0);
+        change_begin_name(&rn->change, fs, dir, name, &rn->before);
 }
 
-static void rename_end(struct renaming *rn, int dir, const char *name) {
+static void rename_end(struct renaming *rn, bool moved, int dir, const char *name) {
         struct stat after;
 
         if (!rn->known)
                 return;
-        bool by_path = rn->change.file && cache_file_is_by_path(rn->change.file); /* the path is another one now */
-        bool same = !by_path && fstatat(dir, name, &after, AT_SYMLINK_NOFOLLOW) == 0 && after.st_ino == rn->before.st_ino &&
+        bool same = fstatat(dir, name, &after, AT_SYMLINK_NOFOLLOW) == 0 && after.st_ino == rn->before.st_ino &&
                     after.st_dev == rn->before.st_dev;
+        if (moved && rn->change.file)
+                cache_file_lose_name(rn->change.file);
         change_end(&rn->change, same ? &after : NULL);
 }
 
@@ -135,10 +134,10 @@ static int link_file(struct fs *fs, struct node *n, int dir, const char *name) {
 
         if (fd < 0)
                 return fd;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        change_begin(&ch, fs, n, NULL, NULL, fd, &st, 0, 0);
-        int r = linkat(AT_FDCWD, path_of_fd(fd).text, dir, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+        int r = change_begin(&ch, &(struct change){ .fs = fs, .node = n, .attributes_only = true }, fd);
+        if (r < 0)
+                return r;
+        r = linkat(AT_FDCWD, path_of_fd(fd).text, dir, name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
         return r;
 }
@@ -167,7 +166,7 @@ static int unlink_below(struct fs *fs, struct node *p, int dir, const char *name
         _cleanup_close_ int fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         bool regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
         if (regular)
-                change_begin(&ch, fs, p, name, NULL, dir, &st, 0, 0);
+                change_begin_name(&ch, fs, dir, name, &st);
         node_pin(fs->nodes, p, name);
         if (unlinkat(dir, name, flags) < 0) {
                 r = -errno;
@@ -175,9 +174,10 @@ static int unlink_below(struct fs *fs, struct node *p, int dir, const char *name
         } else {
                 node_unlinked(fs->nodes, p, name);
         }
+        if (regular && r == 0 && ch.file)
+                cache_file_lose_name(ch.file);
         if (regular) /* without a name nobody will open it again: its ranges go */
-                change_end(&ch, fstat(fd, &now) == 0 && now.st_nlink > 0 &&
-                                        !(ch.file && cache_file_is_by_path(ch.file)) ? &now : NULL);
+                change_end(&ch, fstat(fd, &now) == 0 && now.st_nlink > 0 ? &now : NULL);
         return r;
 }
 
@@ -202,8 +202,8 @@ static int rename_below(struct fs *fs, struct node *from, int from_dir, const ch
         bool exchange = flags & RENAME_EXCHANGE;
         int r = 0;
 
-        rename_begin(&moved, fs, from, from_dir, name);
-        rename_begin(&target, fs, to, to_dir, new_name);
+        rename_begin(&moved, fs, from_dir, name);
+        rename_begin(&target, fs, to_dir, new_name);
         node_pin(fs->nodes, to, new_name);
         if (syscall(SYS_renameat2, from_dir, name, to_dir, new_name, flags) < 0) {
                 r = -errno;
@@ -211,8 +211,8 @@ static int rename_below(struct fs *fs, struct node *from, int from_dir, const ch
         } else {
                 node_renamed(fs->nodes, from, name, to, new_name, exchange);
         }
-        rename_end(&moved, r < 0 ? from_dir : to_dir, r < 0 ? name : new_name);
-        rename_end(&target, r == 0 && exchange ? from_dir : to_dir, r == 0 && exchange ? name : new_name);
+        rename_end(&moved, r == 0, r < 0 ? from_dir : to_dir, r < 0 ? name : new_name);
+        rename_end(&target, r == 0, r == 0 && exchange ? from_dir : to_dir, r == 0 && exchange ? name : new_name);
         return r;
 }
 

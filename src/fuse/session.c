@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fuse/session.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/util.h"
 #include "fuse/fs.h"
+#include "fuse/waited.h"
+#include "source/inodes.h"
 #include "source/mountinfo.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -20,9 +25,10 @@
 #include <time.h>
 
 enum {
-        WORKERS = 32,         /* each holds a buffer for requests and one for hits, 1 MiB each: README states the bound */
+        WORKERS = 128,        /* each holds a buffer for requests and one for hits, 1 MiB each: README states the bound */
+        IDLE_WORKERS = 32,    /* the others come when that many wait for the source, and go */
         MAX_BACKGROUND = 256, /* the kernel's default of 12 lets a few slow misses starve every hit */
-        SHUTDOWN_SECONDS = 15,
+        SHUTDOWN_SECONDS = 4,
 };
 
 struct session {
@@ -43,7 +49,8 @@ static void want(struct fuse_conn_info *conn, uint64_t cap, bool on) {
 }
 
 static void op_init(void *userdata, struct fuse_conn_info *conn) {
-        (void)userdata;
+        struct fs *fs = userdata;
+
         want(conn, FUSE_CAP_AUTO_INVAL_DATA, false); /* it lets a writer read back stale data; we invalidate ourselves */
         want(conn, FUSE_CAP_EXPLICIT_INVAL_DATA, true);
         want(conn, FUSE_CAP_ATOMIC_O_TRUNC, false);  /* so that a truncation is always a SETATTR */
@@ -55,6 +62,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn) {
         want(conn, FUSE_CAP_SPLICE_MOVE, false);
         want(conn, FUSE_CAP_FLOCK_LOCKS, false);
         want(conn, FUSE_CAP_POSIX_LOCKS, false);
+        want(conn, FUSE_CAP_DONT_MASK, creds_have_umask()); /* where a default ACL decides, the umask does not count */
+        want(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP, true);
+        fs->direct_maps = fuse_get_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
         conn->max_background = MAX_BACKGROUND;
         conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
         conn->max_read = CACHE_READ_MAX;
@@ -96,6 +106,7 @@ const struct fuse_lowlevel_ops fs_ops = {
         .fallocate = op_fallocate,
         .copy_file_range = op_copy_file_range,
         .lseek = op_lseek,
+        .ioctl = op_ioctl,
         .tmpfile = op_tmpfile,
 };
 
@@ -190,6 +201,17 @@ static int learn_mount(struct session *s) {
         return 0;
 }
 
+static int make_tables(struct fs *fs) {
+        int root = source_root(fs->source), r;
+        struct stat st;
+
+        if (fstat(root, &st) < 0)
+                return -errno;
+        if ((r = inode_tags_new(st.st_dev, &fs->tags)) < 0 || (r = refusals_new(fs)) < 0)
+                return r;
+        return node_table_new(root, (int64_t)(fs->options->attr_timeout * 1e9), &fs->nodes);
+}
+
 int session_mount(const struct session_config *cfg, struct session **ret, char *error) {
         struct session *s = calloc(1, sizeof *s);
         int r = -ENOMEM;
@@ -198,7 +220,7 @@ int session_mount(const struct session_config *cfg, struct session **ret, char *
         if (!s || !(s->mountpoint = strdup(cfg->mountpoint)))
                 goto fail;
         s->fs = (struct fs){ .options = cfg->options, .source = cfg->source, .cache = cfg->cache };
-        if ((r = node_table_new(source_root(cfg->source), (int64_t)(cfg->options->attr_timeout * 1e9), &s->fs.nodes)) < 0)
+        if ((r = make_tables(&s->fs)) < 0)
                 goto fail;
         r = -EINVAL;
         if (!(s->fs.session = new_session(cfg, &s->fs)))
@@ -211,7 +233,7 @@ int session_mount(const struct session_config *cfg, struct session **ret, char *
                 session_free(s);
                 return r;
         }
-        if ((r = learn_mount(s)) < 0 || (r = inval_start(&s->fs)) < 0 || (r = kill_watch_start(&s->fs)) < 0)
+        if ((r = learn_mount(s)) < 0 || (r = tellers_start(&s->fs)) < 0 || (r = kill_watch_start(&s->fs)) < 0)
                 goto fail;
         *ret = s;
         return 0;
@@ -234,7 +256,8 @@ static void unmount_as_user(const char *mountpoint) {
                 waitpid(pid, NULL, 0);
 }
 
-/* Only the topmost mount there, and only if it is the one that we made. */
+/* Only the topmost mount there, and only if it is the one that we made.  In order if nobody is inside: what programs
+ * stored by map is written back.  Otherwise by force: whoever waits for us inside gets an error at once. */
 static void unmount_ours(struct session *s) {
         struct mount_entry m;
 
@@ -246,17 +269,46 @@ static void unmount_ours(struct session *s) {
                 return;
         bool ours = m.id == id;
         mount_entry_clear(&m);
-        if (!ours)
+        if (!ours || umount2(s->mountpoint, UMOUNT_NOFOLLOW) == 0)
                 return;
-        if (umount2(s->mountpoint, MNT_DETACH | UMOUNT_NOFOLLOW) < 0 && errno == EPERM)
+        if (umount2(s->mountpoint, MNT_FORCE | MNT_DETACH | UMOUNT_NOFOLLOW) < 0 && errno == EPERM)
                 unmount_as_user(s->mountpoint);
+}
+
+/* For a mount that cannot be reached any more (umount -l).  Its number is still ours, since somebody is inside. */
+static void abort_connection(const struct session *s) {
+        char path[64];
+
+        snprintf(path, sizeof path, "/sys/fs/fuse/connections/%u/abort", s->minor);
+        _cleanup_close_ int fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || write(fd, "1", 1) != 1)
+                log_warn("%s: cannot abort its connection: %s", s->mountpoint, strerror(errno));
 }
 
 static void nothing(int sig) { (void)sig; }
 
+static void *unmount(void *arg) {
+        unmount_ours(arg);
+        return NULL;
+}
+
+/* The kernel may wait for the source meanwhile, so another thread does it, and is not waited for. */
+static void unmount_in_time(struct session *s) {
+        struct timespec until;
+        pthread_t t;
+
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        if (thread_start(&t, "hs-umount", unmount, s) < 0)
+                unmount_ours(s);
+        else if (pthread_timedjoin_np(t, NULL, &until) != 0)
+                pthread_detach(t);
+}
+
 /* Ends the mount when asked to.  Programs inside get errors at once, and no hung source can hold up a shutdown. */
 static void *signal_loop(void *arg) {
         struct session *s = arg;
+        int64_t end;
         sigset_t set;
         int sig;
 
@@ -266,12 +318,16 @@ static void *signal_loop(void *arg) {
         sigaddset(&set, SIGHUP);
         if (sigwait(&set, &sig) != 0)
                 return NULL;
+        end = monotonic_ns() + SHUTDOWN_SECONDS * 1000000000ll;
         log_info("signal %d: unmounting %s", sig, s->mountpoint);
-        unmount_ours(s);
+        unmount_in_time(s);
+        /* While there are workers to answer the reads that it may wait for. */
+        if (!tellers_quiet(&s->fs, 1))
+                abort_connection(s);
         fuse_session_exit(s->fs.session);
-        for (int i = 0; i < SHUTDOWN_SECONDS * 10 && !s->ended; i++) {
+        while (!s->ended && monotonic_ns() < end) {
                 pthread_kill(s->main_thread, SIGUSR1); /* out of its wait for the workers */
-                nanosleep(&(struct timespec){ .tv_nsec = 100 * 1000 * 1000 }, NULL);
+                nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 * 1000 }, NULL);
         }
         if (!s->ended) {
                 log_warn("%s: the source does not answer; leaving without waiting for it", s->mountpoint);
@@ -295,7 +351,7 @@ int session_run(struct session *s) {
         s->main_thread = pthread_self();
         s->signal_runs = thread_start(&s->signal_thread, "hs-signal", signal_loop, s) == 0;
         fuse_loop_cfg_set_max_threads(loop, WORKERS);
-        fuse_loop_cfg_set_idle_threads(loop, WORKERS); /* threads that come and go would lose their buffers each time */
+        fuse_loop_cfg_set_idle_threads(loop, IDLE_WORKERS); /* what comes and goes loses its buffers each time */
         int r = fuse_session_loop_mt(s->fs.session, loop);
         fuse_loop_cfg_destroy(loop);
         unmount_ours(s); /* SIGTERM did it; after an error of the loop it is still there */
@@ -312,11 +368,13 @@ struct session *session_free(struct session *s) {
         }
         if (s->fs.session) {
                 unmount_ours(s);
-                inval_stop(&s->fs);
+                tellers_stop(&s->fs);
                 kill_watch_stop(&s->fs);
                 fuse_session_destroy(s->fs.session);
         }
+        refusals_free(&s->fs);
         node_table_free(s->fs.nodes);
+        inode_tags_free(s->fs.tags);
         free(s->mountpoint);
         free(s);
         return NULL;

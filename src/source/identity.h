@@ -3,13 +3,15 @@
  * Identity: what makes two opens, maybe years and boots apart, the same version of the same file.
  *
  * The key (file system, inode or path) names the file; the version (size, mtime, ctime) its content.  The file system
- * is f_fsid where that survives a reboot and tells subvolumes apart (ext4, btrfs); elsewhere type, source and root
- * from mountinfo, since XFS's f_fsid is a device number, FUSE's is 0 and st_dev changes from boot to boot.
+ * is f_fsid where that survives a reboot and tells subvolumes apart (ext4, btrfs, zfs), else its UUID.  What lives
+ * elsewhere (network, FUSE, overlay) is named by type, source and layers from mountinfo: st_dev changes from boot to
+ * boot.  A device without a UUID (squashfs, vfat, tmpfs) may show another image tomorrow: its name is drawn anew for
+ * each mount, and nothing of it is found again.
  *
  * Where inode numbers are not stable (FUSE, 9p, vfat, overlay ...) the path takes their place: rclone counts inodes
  * anew with every mount, so an inode in the key would empty the cache at each reboot, and a recycled number would be
- * worse.  There two hard links are two files to us: double space; and a write by one name is seen by a holder of
- * the other at its next open only.
+ * worse.  There two hard links are two files to us where nobody holds them open: double space.  (While a file is open,
+ * the cache goes by its device and inode.)
  *
  * This is the one place where identity is computed.  A content digest (Hugging Face blobs, OCI) could replace the key
  * here, after the content was hashed; nothing above would notice.
@@ -32,6 +34,7 @@ struct file_version {
 struct identity {
         struct file_key key;
         struct file_version version;
+        bool lasting; /* another run finds the file by this key again */
 };
 
 /* -1, 0, 1: an order for trees. */
@@ -42,11 +45,10 @@ struct file_version file_version_of(const struct stat *st);
  * change within the same tick of the file system's clock would not show. */
 bool file_version_settled(const struct file_version *v);
 
-/* What a mounted file system contributes; asked once per st_dev. */
+/* What a mounted file system contributes; asked once per mount. */
 struct fs_identity {
         uint64_t fs;
-        bool stable_inodes;
-        dev_t dev; /* of the descriptor that was asked */
+        bool stable_inodes, lasting;
 };
 /* `fd` lies on the file system.  Reads /proc/self/mountinfo; never resolves a path below the mount. */
 int fs_identity_of(int fd, struct fs_identity *ret);

@@ -14,6 +14,7 @@ void mount_entry_clear(struct mount_entry *m) {
         free(m->options);
         free(m->type);
         free(m->source);
+        free(m->super_options);
         *m = (struct mount_entry){ 0 };
 }
 
@@ -48,6 +49,7 @@ static int parse_line(char *line, struct mount_entry *m) {
                 if (n < ARRAY_SIZE(field))
                         field[n++] = word;
         char *type = strtok_r(NULL, " \n", &save), *source = strtok_r(NULL, " \n", &save);
+        char *super_options = strtok_r(NULL, " \n", &save);
         if (n < ARRAY_SIZE(field) || !type || sscanf(field[2], "%u:%u", &m->major, &m->minor) != 2)
                 return -EBADMSG;
         m->id = atoi(field[0]);
@@ -57,7 +59,8 @@ static int parse_line(char *line, struct mount_entry *m) {
         m->options = unescape(field[5]);
         m->type = unescape(type);
         m->source = unescape(source ? source : "");
-        return m->root && m->point && m->options && m->type && m->source ? 0 : -ENOMEM;
+        m->super_options = unescape(super_options ? super_options : "");
+        return m->root && m->point && m->options && m->type && m->source && m->super_options ? 0 : -ENOMEM;
 }
 
 int mountinfo_each(int (*fn)(struct mount_entry *m, void *ctx), void *ctx) {

@@ -11,7 +11,7 @@
 struct mount_entry {
         int id, parent;
         unsigned major, minor;
-        char *root, *point, *options, *type, *source;
+        char *root, *point, *options, *type, *source, *super_options;
 };
 void mount_entry_clear(struct mount_entry *m);
 bool mount_entry_is_hotset(const struct mount_entry *m);

@@ -22,14 +22,34 @@
 struct source;
 
 int source_new(const char *path, struct source **ret); /* opens the directory; -ENOTDIR ... */
+int source_start(struct source *s); /* its thread; in the process that will serve */
 struct source *source_free(struct source *s);
 int source_root(const struct source *s); /* the root's descriptor, ours to keep */
 
 /* `fd` is open on the file's file system (-EXDEV otherwise); `path` is relative to the root.  -errno. */
 int source_identity(struct source *s, int fd, const struct stat *st, const char *path, struct identity *ret);
+/* The true path of what `fd` (O_PATH will do) is open on, relative to the root, with `/name` behind it unless that is
+ * NULL.  From the kernel, not from what was looked up before: folders move behind the mount.  -ENOENT: it has none. */
+int source_path(const struct source *s, int fd, const char *name, char **ret);
 
 /* A descriptor that content will be read from. */
 void source_prepare_fd(int fd);
+/*
+ * May what is read from now on be kept under this version?  Only if another change would show in it: it is old enough
+ * (file_version_settled), and no page of the source is dirty under a shared map, where stores move no time until the
+ * page was written back.  So the source is made to write back first, as the kernel would within seconds by itself, and
+ * is looked at again.  False where that takes longer than an open may wait: ask again later.
+ * (tmpfs writes nothing back: there stores through a map cannot be seen.)
+ */
+bool source_settle(struct source *s, int fd, const struct file_version *v);
+
+/*
+ * Are we alone with the file that `fd` is open on?  While the lease is held nobody else has it open, and whoever opens
+ * it waits: hold it for one change, never across a wait, and do not open the file meanwhile.  False also where the
+ * file system has no leases, or we may not take them.
+ */
+bool source_lease(int fd);
+void source_unlease(int fd);
 
 /* Prepare `op` as an exact read; the caller sets done and submits it. */
 void source_prepare_read(struct source *s, struct io_op *op, int fd, void *buf, size_t len, uint64_t off);

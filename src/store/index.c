@@ -11,7 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2
 
 enum statement { PUT_FILE, DELETE_FILE, DELETE_EXTENTS, CLEAR_SEGMENT, PUT_EXTENT, STATEMENTS };
 static const char *const statement_sql[STATEMENTS] = {
@@ -19,15 +19,15 @@ static const char *const statement_sql[STATEMENTS] = {
         [DELETE_FILE] = "DELETE FROM files WHERE id = ?",
         [DELETE_EXTENTS] = "DELETE FROM extents WHERE file = ?",
         [CLEAR_SEGMENT] = "DELETE FROM extents WHERE file = ? AND off >= ? AND off < ?",
-        [PUT_EXTENT] = "INSERT INTO extents(file, off, len, nonce, heat, age, sum) VALUES(?,?,?,?,?,?,?)",
+        [PUT_EXTENT] = "INSERT INTO extents(file, off, len, nonce, suspect, heat, age, sum) VALUES(?,?,?,?,?,?,?,?)",
 };
 static const char schema[] = "CREATE TABLE files(id INTEGER PRIMARY KEY, fs INTEGER NOT NULL, inode INTEGER NOT NULL,"
                              " path INTEGER NOT NULL, size INTEGER NOT NULL, mtime INTEGER NOT NULL,"
                              " ctime INTEGER NOT NULL, sum INTEGER NOT NULL);"
                              "CREATE TABLE extents(file INTEGER NOT NULL, off INTEGER NOT NULL, len INTEGER NOT NULL,"
-                             " nonce INTEGER NOT NULL, heat REAL NOT NULL, age INTEGER NOT NULL, sum INTEGER NOT NULL,"
+                             " nonce INTEGER NOT NULL, suspect INTEGER NOT NULL, heat REAL NOT NULL, age INTEGER NOT NULL, sum INTEGER NOT NULL,"
                              " PRIMARY KEY(file, off)) WITHOUT ROWID;"
-                             "PRAGMA user_version = 1;";
+                             "PRAGMA user_version = 2;";
 /* Exclusive WAL: no shared-memory file, no other reader, one fsync per checkpoint.  A checkpoint after each batch and
  * a truncated log keep the database's size known. */
 static const char pragmas[] = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
@@ -168,7 +168,7 @@ static uint64_t file_sum(const struct index_file *f) {
 
 /* The heat is left out: a wrong one costs a hit at most. */
 static uint64_t extent_sum(uint64_t id, const struct index_extent *e) {
-        const uint64_t v[] = { id, e->off, e->len, e->nonce };
+        const uint64_t v[] = { id, e->off, e->len, e->nonce, e->suspect };
         return XXH3_64bits(v, sizeof v);
 }
 
@@ -207,11 +207,11 @@ int index_put_segment(struct index *ix, uint64_t id, uint64_t segment, const str
         bind_all(ix->statements[CLEAR_SEGMENT], bounds, (int)ARRAY_SIZE(bounds));
         int r = step(ix, CLEAR_SEGMENT);
         for (size_t i = 0; r == 0 && i < count; i++) {
-                const uint64_t v[] = { id, rows[i].off, rows[i].len, rows[i].nonce };
+                const uint64_t v[] = { id, rows[i].off, rows[i].len, rows[i].nonce, rows[i].suspect };
                 bind_all(put, v, (int)ARRAY_SIZE(v));
-                sqlite3_bind_double(put, 5, rows[i].heat);
-                sqlite3_bind_int64(put, 6, (sqlite3_int64)rows[i].age);
-                sqlite3_bind_int64(put, 7, (sqlite3_int64)extent_sum(id, &rows[i]));
+                sqlite3_bind_double(put, 6, rows[i].heat);
+                sqlite3_bind_int64(put, 7, (sqlite3_int64)rows[i].age);
+                sqlite3_bind_int64(put, 8, (sqlite3_int64)extent_sum(id, &rows[i]));
                 r = step(ix, PUT_EXTENT);
         }
         return r;
@@ -240,6 +240,7 @@ static bool load_file(sqlite3_stmt *st, const struct index_reader *reader) {
                 .id = column(st, 0),
                 .identity.key = { column(st, 1), column(st, 2), column(st, 3) },
                 .identity.version = { column(st, 4), sqlite3_column_int64(st, 5), sqlite3_column_int64(st, 6) },
+                .identity.lasting = true,
         };
         if (column(st, 7) != file_sum(&f) || f.id == 0)
                 return false;
@@ -249,8 +250,9 @@ static bool load_file(sqlite3_stmt *st, const struct index_reader *reader) {
 
 static bool load_extent(sqlite3_stmt *st, const struct index_reader *reader) {
         struct index_extent e = { .off = column(st, 1), .len = column(st, 2), .nonce = column(st, 3),
-                                  .heat = sqlite3_column_double(st, 4), .age = column(st, 5) };
-        if (column(st, 6) != extent_sum(column(st, 0), &e))
+                                  .suspect = column(st, 4) != 0, .heat = sqlite3_column_double(st, 5),
+                                  .age = column(st, 6) };
+        if (column(st, 7) != extent_sum(column(st, 0), &e))
                 return false;
         reader->extent(reader->ctx, column(st, 0), &e);
         return true;
@@ -273,7 +275,7 @@ int index_load(struct index *ix, const struct index_reader *reader, uint64_t *re
         int r = each_row(ix, "SELECT id, fs, inode, path, size, mtime, ctime, sum FROM files", load_file, reader, &bad);
 
         if (r == 0)
-                r = each_row(ix, "SELECT file, off, len, nonce, heat, age, sum FROM extents", load_extent, reader, &bad);
+                r = each_row(ix, "SELECT file, off, len, nonce, suspect, heat, age, sum FROM extents", load_extent, reader, &bad);
         *ret_bad_rows = bad;
         return r;
 }

@@ -34,6 +34,7 @@ struct index_extent {
         uint64_t off, len, nonce;
         double heat;  /* as policy.h: relative to the clock */
         uint64_t age; /* bytes */
+        bool suspect; /* to be compared with the source before it is served */
 };
 
 /* `ret_fresh`: it is a new one, or a damaged one was replaced: nothing in the directory is known. */

@@ -155,7 +155,7 @@ END_TEST
 
 START_TEST(an_extent_comes_back_with_its_heat_and_age) {
         const struct index_extent put = { .off = 3 * INDEX_SEGMENT + BLOCK, .len = 777, .nonce = UINT64_MAX,
-                                          .heat = -1234.56789e-30, .age = 1ull << 62 };
+                                          .heat = -1234.56789e-30, .age = 1ull << 62, .suspect = true };
 
         begin();
         put_file(9);
@@ -168,6 +168,7 @@ START_TEST(an_extent_comes_back_with_its_heat_and_age) {
         ck_assert(same_extent(&got.extents[0].e, &put));
         ck_assert(got.extents[0].e.heat == put.heat);
         ck_assert_uint_eq(got.extents[0].e.age, put.age);
+        ck_assert(got.extents[0].e.suspect);
 }
 END_TEST
 

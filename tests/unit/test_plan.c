@@ -69,6 +69,17 @@ START_TEST(what_is_present_is_one_hit_of_just_what_was_asked) {
 }
 END_TEST
 
+START_TEST(what_is_suspect_is_missing) {
+        add_range(0, 4, RANGE_PRESENT, 1);
+        add_range(4, 4, RANGE_PRESENT, 1)->suspect = true;
+        add_range(8, 4, RANGE_PRESENT, 1);
+        ck_assert_uint_eq(plan_read(&map, &spans, 0, 12 * BLOCK, NO_CUT, pieces, ROOM), 3);
+        expect(0, PIECE_HIT, 0, 4 * BLOCK);
+        expect(1, PIECE_MISS, 4 * BLOCK, 4 * BLOCK);
+        expect(2, PIECE_HIT, 8 * BLOCK, 4 * BLOCK);
+}
+END_TEST
+
 START_TEST(only_present_ranges_hit) {
         add_range(0, 4, RANGE_GHOST, 1);
         add_range(4, 4, RANGE_PENDING, 1);
@@ -331,6 +342,7 @@ int main(void) {
         tcase_add_test(t, no_bytes_are_no_pieces);
         tcase_add_test(t, what_is_present_is_one_hit_of_just_what_was_asked);
         tcase_add_test(t, only_present_ranges_hit);
+        tcase_add_test(t, what_is_suspect_is_missing);
         tcase_add_test(t, neighbours_of_one_nonce_are_one_hit);
         tcase_add_test(t, a_hit_ends_where_the_nonce_changes);
         tcase_add_test(t, one_nonce_on_both_sides_of_a_gap_is_two_hits);

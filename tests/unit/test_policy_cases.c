@@ -198,7 +198,7 @@ START_TEST(a_restart_keeps_order_and_age) {
 
         make(&(struct policy_config){ .kind = POLICY_AUTO, .capacity = 4 * MiB });
         for (uint64_t i = 4; i-- > 0;)
-                ck_assert_int_eq(policy_restore(policy, &map, i * MiB, MiB, 7, heat[i]), 0);
+                ck_assert_int_eq(policy_restore(policy, &map, i * MiB, MiB, 7, heat[i], false), 0);
         for (uint64_t i = 0; i < 4; i++) {
                 r = range_map_find(&map, i * MiB);
                 after = policy_export(policy, r);
@@ -206,8 +206,8 @@ START_TEST(a_restart_keeps_order_and_age) {
                 ck_assert_uint_eq(after.age, heat[i].age);
                 ck_assert_uint_eq(r->nonce, 7);
         }
-        ck_assert_int_eq(policy_restore(policy, &map, 2 * MiB + 5, 1, 7, heat[0]), -EEXIST);
-        ck_assert_int_eq(policy_restore(policy, &map, 9 * MiB, BLOCK, 7, heat[0]), -ENOSPC);
+        ck_assert_int_eq(policy_restore(policy, &map, 2 * MiB + 5, 1, 7, heat[0], false), -EEXIST);
+        ck_assert_int_eq(policy_restore(policy, &map, 9 * MiB, BLOCK, 7, heat[0], false), -ENOSPC);
 }
 END_TEST
 
@@ -217,8 +217,8 @@ START_TEST(damaged_heat_is_no_heat) {
         make(&(struct policy_config){ .kind = POLICY_AUTO, .capacity = 5 * MiB });
         for (uint64_t i = 0; i < 5; i++)
                 ck_assert_int_eq(0, policy_restore(policy, &map, i * MiB, MiB, 1,
-                                                   (struct range_heat){ wild[i], UINT64_MAX }));
-        ck_assert_int_eq(policy_restore(policy, &map, UINT64_MAX - 10, 100, 1, (struct range_heat){ 0 }), -EINVAL);
+                                                   (struct range_heat){ wild[i], UINT64_MAX }, false));
+        ck_assert_int_eq(policy_restore(policy, &map, UINT64_MAX - 10, 100, 1, (struct range_heat){ 0 }, false), -EINVAL);
         for (int n = 0; n < 200; n++)
                 do_read((uint64_t)(n % 20) * MiB, MiB);
         for (struct range *r = range_map_find(&map, 0); r; r = range_map_next(r))
@@ -307,6 +307,72 @@ START_TEST(the_limit_holds_for_parts) {
 }
 END_TEST
 
+/* The good bytes of [0, 8 MiB), one digit a mebibyte: all of it, part of it, nothing. */
+static void good_is(const char *want) {
+        for (uint64_t i = 0; i < 8; i++) {
+                uint64_t good = range_map_good_to(&map, i * MiB, (i + 1) * MiB) - i * MiB;
+                ck_assert_int_eq(good == MiB ? '1' : good > 0 ? '+' : '0', want[i]);
+        }
+}
+
+static void fill_eight(void) {
+        make(&(struct policy_config){ .kind = POLICY_HOTNESS, .capacity = 40 * MiB });
+        for (uint64_t i = 0; i < 8; i++)
+                do_read(i * MiB, MiB);
+        good_is("11111111");
+}
+
+START_TEST(what_is_in_doubt_is_present_but_not_good_until_it_is_trusted) {
+        uint64_t from, to;
+
+        fill_eight();
+        policy_doubt(policy, &map);
+        good_is("00000000");
+        ck_assert(range_map_present(&map, 0, UINT64_MAX, &from, &to));
+        ck_assert_uint_eq(to - from, 8 * MiB);
+        policy_trust(policy, &map, 2 * MiB, 3 * MiB);
+        good_is("00111000");
+        policy_trust(policy, &map, 6 * MiB, BLOCK);
+        good_is("001110+0");
+        policy_doubt(policy, &map);
+        good_is("00000000");
+        ck_assert_uint_eq(lost_bytes, 0);
+}
+END_TEST
+
+START_TEST(what_comes_anew_is_good_beside_what_is_in_doubt) {
+        fill_eight();
+        policy_doubt(policy, &map);
+        policy_cut(policy, &map, 3 * MiB, MiB, lost, &lost_bytes);
+        do_read(3 * MiB, MiB);
+        good_is("00010000");
+        policy_drop(policy, &map, 5 * MiB, MiB, lost, &lost_bytes);
+        do_read(5 * MiB, MiB);
+        good_is("00010100");
+}
+END_TEST
+
+START_TEST(doubt_survives_merging_and_splitting) {
+        make(&(struct policy_config){ .kind = POLICY_HOTNESS, .capacity = 64 * MiB, .max_ranges = 64 });
+        for (uint64_t i = 0; i < 40; i++)
+                do_read(i * BLOCK, BLOCK);
+        policy_doubt(policy, &map);
+        policy_trust(policy, &map, 10 * BLOCK, 10 * BLOCK);
+        for (uint64_t i = 0; i < 2000; i++) /* the hand goes round and merges */
+                policy_access(policy, &map, (i % 40) * BLOCK, BLOCK);
+        for (uint64_t i = 0; i < 40; i++)
+                ck_assert_int_eq(range_map_good_to(&map, i * BLOCK, (i + 1) * BLOCK) == (i + 1) * BLOCK, i >= 10 && i < 20);
+}
+END_TEST
+
+START_TEST(doubt_comes_back_with_a_restart) {
+        make(&(struct policy_config){ .kind = POLICY_HOTNESS, .capacity = 40 * MiB });
+        for (uint64_t i = 0; i < 8; i++)
+                ck_assert_int_eq(policy_restore(policy, &map, i * MiB, MiB, 7, (struct range_heat){ 0 }, i % 2), 0);
+        good_is("10101010");
+}
+END_TEST
+
 int main(void) {
         Suite *s = suite_create("policy_cases");
         TCase *t = tcase_create("all");
@@ -314,6 +380,10 @@ int main(void) {
         int failed;
 
         tcase_add_checked_fixture(t, NULL, teardown);
+        tcase_add_test(t, what_is_in_doubt_is_present_but_not_good_until_it_is_trusted);
+        tcase_add_test(t, what_comes_anew_is_good_beside_what_is_in_doubt);
+        tcase_add_test(t, doubt_survives_merging_and_splitting);
+        tcase_add_test(t, doubt_comes_back_with_a_restart);
         tcase_add_test(t, a_loop_keeps_a_fixed_part);
         tcase_add_test(t, lru_gets_nothing_from_a_loop);
         tcase_add_loop_test(t, no_budget_admits_nothing, POLICY_AUTO, POLICY_LRU + 1);
