@@ -13,6 +13,7 @@
 #include "cache/cache.h"
 #include "cli/cli.h"
 #include "control/server.h"
+#include "fuse/guard.h"
 #include "fuse/session.h"
 #include "source/paths.h"
 
@@ -44,6 +45,7 @@ struct mounting {
         struct cache *cache;
         struct session *session;
         struct control_server *control;
+        struct guard guard;
         char error[CACHE_ERROR_MAX];
 };
 
@@ -202,8 +204,10 @@ static void warn_of_limits(struct mounting *m) {
 }
 
 static int bring_up(struct mounting *m) {
-        int r = source_start(m->source);
+        int r = guard_start(&m->guard);
 
+        if (r == 0)
+                r = source_start(m->source);
         if (r < 0)
                 snprintf(m->error, sizeof m->error, "source %s: cannot start: %s", m->source_path, strerror(-r));
         if (r < 0 || (r = open_cache(m)) < 0)
@@ -211,6 +215,7 @@ static int bring_up(struct mounting *m) {
         const struct session_config cfg = { &m->options, m->source, m->cache, m->source_path, m->mountpoint };
         if ((r = session_mount(&cfg, &m->session, m->error)) < 0)
                 return r;
+        guard_tell(&m->guard, session_minor(m->session), session_mount_id(m->session), m->mountpoint);
         warn_of_limits(m);
         const struct control_config control = { &m->options, m->cache, m->mountpoint, m->source_path,
                                                 session_minor(m->session) };
@@ -222,8 +227,9 @@ static int bring_up(struct mounting *m) {
 static int tear_down(struct mounting *m) {
         control_stop(m->control);
         if (!cache_free(m->cache))
-                _exit(0); /* a read of the source hangs, and its buffers with it; the kernel cleans up after us */
+                _exit(0); /* a read of the source hangs, and its buffers with it; the kernel and the guard clean up */
         session_free(m->session);
+        guard_dismiss(&m->guard);
         source_free(m->source);
         options_clear(&m->options);
         free(m->source_path);

@@ -122,13 +122,6 @@ static bool may_refuse(struct fs *fs, pid_t thread, struct node *n) {
 
 enum opening opening_of(struct fs *fs, struct node *n, const struct file_version *v, pid_t thread) {
         if (node_was_told(fs->nodes, n, v))
-                return OPEN_CACHED;
-        if (file_version_settled(v) && may_refuse(fs, thread, n))
-                return OPEN_REFUSED;
-        if (fs->direct_maps)
-                return OPEN_DIRECT;
-        /* The best that is left: the kernel asks for the size before it is used.  This takes no page, so it may be done
-         * from inside the request. */
-        fuse_lowlevel_notify_inval_inode(fs->session, node_id(n), -1, 0);
-        return OPEN_CACHED;
+                return OPEN_PLAIN;
+        return file_version_settled(v) && may_refuse(fs, thread, n) ? OPEN_REFUSED : OPEN_CHANGING;
 }

@@ -3,7 +3,7 @@
  * Files made through the mount belong to their maker, and what is written counts against the writer's share: the thread
  * takes the request's file system uid and gid for the one call.  The kernel has checked the permissions on our side
  * (default_permissions), supplementary groups included, which we do not have; so the capabilities that override them
- * are kept, and the one that keeps a setgid bit which the kernel has let pass.
+ * are kept, and the one that keeps a setgid bit which the kernel has let pass (FSETID).
  *
  * The umask is the request's too, applied by the source's file system: where a default ACL decides, it does not count.
  * It belongs to the process, so each thread leaves what it shares of that first.
@@ -39,7 +39,8 @@ struct creds creds_assume(fuse_req_t req) {
         setfsgid(ctx->gid);
         setfsuid(ctx->uid);
         if (ctx->uid != 0)
-                capabilities_change(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH | 1u << CAP_MKNOD | 1u << CAP_FSETID, 0);
+                capabilities_change(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH | 1u << CAP_FOWNER | 1u << CAP_FSETID |
+                                    1u << CAP_MKNOD, 0);
         return c;
 }
 

@@ -57,6 +57,7 @@ struct file {
         bool append_below;
 };
 static inline struct file *file_of(const struct fuse_file_info *fi) { return (struct file *)(uintptr_t)fi->fh; }
+void file_close(struct fs *fs, struct file *f); /* one whose opener got no answer */
 static inline int file_fd(const struct fuse_file_info *fi) { return cache_fd(file_of(fi)->handle); }
 
 extern const struct fuse_lowlevel_ops fs_ops;
@@ -71,6 +72,7 @@ void tell_attr(fuse_req_t req, struct node *n, const struct stat *st);
 void tell_stale(fuse_req_t req, struct node *n, const struct stat *st); /* ESTALE, so that they are asked for */
 /* Attributes as the mount shows them, for an answer and nothing else: the numbers are no longer the source's. */
 void show(struct fs *fs, struct stat *st);
+void tell_open(fuse_req_t req, struct node *n, const struct stat *st, const struct fuse_file_info *fi);
 /* Where no pages are in the way: true, and the caller tells them by itself. */
 bool tell_at_once(struct fs *fs, struct node *n, const struct stat *st);
 void drop_pages(struct fs *fs, struct node *n); /* soon */
@@ -100,8 +102,8 @@ int change_begin(struct change *ch, const struct change *what, int fd);
 /* The same for a name below `dir` that moves or goes. */
 void change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name, const struct stat *before);
 void change_end(struct change *ch, const struct stat *after);
-/* How to open what was found to be of version `v`. */
-enum opening { OPEN_CACHED, OPEN_DIRECT, OPEN_REFUSED };
+/* How to open what was found to be of version `v`: as usual; so that it is looked up anew; or while it changes. */
+enum opening { OPEN_PLAIN, OPEN_REFUSED, OPEN_CHANGING };
 enum opening opening_of(struct fs *fs, struct node *n, const struct file_version *v, pid_t thread);
 int refusals_new(struct fs *fs);
 void refusals_free(struct fs *fs);

@@ -34,6 +34,7 @@ struct node {
         struct file_version told;  /* the kernel's attributes */
         struct file_version pages; /* what its pages were read from, while has_pages */
         bool told_any, has_pages, pages_settled;
+        bool shrunk; /* told of a smaller size in an answer that the kernel does not believe */
         int64_t ambiguous_until; /* monotonic ns */
         LIST_HEAD(, link) links;
         TAILQ_ENTRY(node) lru; /* while fd >= 0 and users == 0 and it is a directory with a name */
@@ -689,6 +690,7 @@ bool node_may_tell(struct node_table *t, struct node *n, const struct file_versi
         if (may) {
                 n->told = *v;
                 n->told_any = true;
+                n->shrunk = false;
         }
         pthread_mutex_unlock(&t->lock);
         return may;
@@ -696,6 +698,7 @@ bool node_may_tell(struct node_table *t, struct node *n, const struct file_versi
 
 void node_set_told(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
+        n->shrunk |= n->told_any && v->size < n->told.size;
         n->told = *v;
         n->told_any = true;
         pthread_mutex_unlock(&t->lock);
@@ -703,7 +706,7 @@ void node_set_told(struct node_table *t, struct node *n, const struct file_versi
 
 bool node_was_told(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
-        bool told = n->told_any && file_version_equal(&n->told, v);
+        bool told = n->told_any && !n->shrunk && file_version_equal(&n->told, v);
         pthread_mutex_unlock(&t->lock);
         return told;
 }

@@ -72,7 +72,9 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
 /* May it be told these attributes at once?  If so they count as told.  Not if it may have pages from before another
  * version was there. */
 bool node_may_tell(struct node_table *t, struct node *n, const struct file_version *v);
+/* It was told after its pages had gone, which is not an answer that it believes. */
 void node_set_told(struct node_table *t, struct node *n, const struct file_version *v);
+/* Does it believe this version's size? */
 bool node_was_told(struct node_table *t, struct node *n, const struct file_version *v);
 bool node_pages_unsettled(struct node_table *t, struct node *n, const struct file_version *v);
 /* An open found this version (`settled`: what is read from now on may be kept under it): may the kernel keep the pages

@@ -195,7 +195,9 @@ static void change_xattr(fuse_req_t req, fuse_ino_t ino, const char *name, const
                 reply_result(req, r);
                 return;
         }
+        struct creds creds = creds_assume(req);
         r = (remove ? removexattr(path.text, name) : setxattr(path.text, name, value, size, flags)) < 0 ? -errno : 0;
+        creds_restore(&creds);
         change_end(&ch, fstat(fd, &st) == 0 ? &st : NULL);
         reply_result(req, r);
 }

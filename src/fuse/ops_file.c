@@ -74,7 +74,7 @@ static int open_file(struct fs *fs, struct node *n, int fd, const struct stat *s
         return 0;
 }
 
-static void close_file(struct fs *fs, struct file *f) {
+void file_close(struct fs *fs, struct file *f) {
         node_remove_handle(fs->nodes, f->node, &f->known);
         cache_close(f->handle);
         file_free(f);
@@ -108,10 +108,14 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
                 reply_result(req, r);
                 return;
         }
-        fi->direct_io |= how == OPEN_DIRECT;
+        if (how == OPEN_CHANGING) {
+                fi->direct_io |= fs->direct_maps;
+                tell_open(req, n, &st, fi);
+                return;
+        }
         struct file *f = file_of(fi); /* once answered, it may be closed */
         if (fuse_reply_open(req, fi) < 0)
-                close_file(fs, f);
+                file_close(fs, f);
 }
 
 /* The kernel found no such name; somebody may have made it meanwhile, and then O_TRUNC means what it says. */
@@ -171,7 +175,7 @@ static void reply_created(fuse_req_t req, int r, struct fuse_entry_param *e, con
         if (r < 0) {
                 reply_result(req, r);
         } else if (fuse_reply_create(req, e, fi) < 0) {
-                close_file(fs, file_of(fi));
+                file_close(fs, file_of(fi));
                 node_forget(fs->nodes, node_from_id(fs->nodes, e->ino), 1);
         }
 }
@@ -220,7 +224,7 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         (void)ino;
-        close_file(fs_of(req), file_of(fi));
+        file_close(fs_of(req), file_of(fi));
         fuse_reply_err(req, 0);
 }
 
@@ -411,7 +415,7 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fu
         struct fs *fs = fs_of(req);
         union {
                 int flags;
-                long version;
+                int version;
                 struct fsxattr x;
         } data = { 0 };
         bool known = cmd == FS_IOC_GETFLAGS || cmd == FS_IOC_SETFLAGS || cmd == FS_IOC_GETVERSION ||
@@ -428,6 +432,6 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fu
                 memcpy(&data, in_buf, in_size);
         if (path < 0 || fd < 0 || ioctl(fd, cmd, &data) < 0)
                 reply_result(req, path < 0 ? path : -errno);
-        else
-                fuse_reply_ioctl(req, 0, &data, out_size);
+        else /* its number says long, and programs have always given it an int */
+                fuse_reply_ioctl(req, 0, &data, cmd == FS_IOC_GETVERSION ? sizeof(int) : out_size);
 }

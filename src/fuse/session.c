@@ -6,12 +6,12 @@
 #include "base/thread.h"
 #include "base/util.h"
 #include "fuse/fs.h"
+#include "fuse/guard.h"
 #include "fuse/waited.h"
 #include "source/inodes.h"
 #include "source/mountinfo.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -36,6 +36,7 @@ struct session {
         char *mountpoint;
         _Atomic int mount_id; /* 0: unknown, or gone */
         unsigned minor;
+        int abort_fd;
         pthread_t main_thread, signal_thread;
         bool signal_runs;
         _Atomic bool ended;
@@ -197,6 +198,7 @@ static int learn_mount(struct session *s) {
                 return r;
         s->mount_id = m.id;
         s->minor = m.minor;
+        s->abort_fd = guard_open_abort(m.minor);
         mount_entry_clear(&m);
         return 0;
 }
@@ -217,6 +219,8 @@ int session_mount(const struct session_config *cfg, struct session **ret, char *
         int r = -ENOMEM;
 
         fuse_set_log_func(log_libfuse);
+        if (s)
+                s->abort_fd = -1;
         if (!s || !(s->mountpoint = strdup(cfg->mountpoint)))
                 goto fail;
         s->fs = (struct fs){ .options = cfg->options, .source = cfg->source, .cache = cfg->cache };
@@ -244,6 +248,7 @@ fail:
 }
 
 unsigned session_minor(const struct session *s) { return s->minor; }
+int session_mount_id(const struct session *s) { return s->mount_id; }
 
 /* ---- unmounting ---- */
 
@@ -275,13 +280,9 @@ static void unmount_ours(struct session *s) {
                 unmount_as_user(s->mountpoint);
 }
 
-/* For a mount that cannot be reached any more (umount -l).  Its number is still ours, since somebody is inside. */
+/* For a mount that cannot be reached any more (umount -l). */
 static void abort_connection(const struct session *s) {
-        char path[64];
-
-        snprintf(path, sizeof path, "/sys/fs/fuse/connections/%u/abort", s->minor);
-        _cleanup_close_ int fd = open(path, O_WRONLY | O_CLOEXEC);
-        if (fd < 0 || write(fd, "1", 1) != 1)
+        if (s->abort_fd < 0 || write(s->abort_fd, "1", 1) != 1)
                 log_warn("%s: cannot abort its connection: %s", s->mountpoint, strerror(errno));
 }
 
@@ -375,6 +376,7 @@ struct session *session_free(struct session *s) {
         refusals_free(&s->fs);
         node_table_free(s->fs.nodes);
         inode_tags_free(s->fs.tags);
+        closep(&s->abort_fd);
         free(s->mountpoint);
         free(s);
         return NULL;

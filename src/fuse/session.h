@@ -20,7 +20,8 @@ struct session_config {
 
 /* Mounts.  Until session_run nobody answers.  -errno and a sentence in `error`. */
 int session_mount(const struct session_config *cfg, struct session **ret, char *error);
-unsigned session_minor(const struct session *s); /* of the mount's st_dev */
+unsigned session_minor(const struct session *s);
+int session_mount_id(const struct session *s); /* of the mount's st_dev */
 /* Serves until unmount, SIGTERM, SIGINT or SIGHUP, all of which must be blocked in every thread. */
 int session_run(struct session *s);
 /* After cache_free, so that no answer is under way any more. */

@@ -6,9 +6,10 @@
  * To take pages away waits for reads of them that are under way, which this daemon has to answer.  So it is never done
  * from inside a request, but by a few threads that do nothing else, and the request is answered after it.  The kernel
  * shows such an answer to its program and does not believe it (it was asked before the pages went); it asks again, and
- * by then nothing is in the way.
+ * by then nothing is in the way.  Of a larger size it is made to believe at once, by storing the last byte: a program that
+ * has seen the size may map the file and touch its end without anybody asking again.
  */
-#include "base/log.h"
+#include "base/sys.h"
 #include "base/thread.h"
 #include "base/util.h"
 #include "fuse/fs.h"
@@ -16,6 +17,8 @@
 #include "source/inodes.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/uio.h>
 #include <time.h>
 
 enum { TELLERS = 4 };
@@ -26,7 +29,8 @@ struct telling {
         struct node *node; /* held */
         struct file_version version;
         struct fuse_entry_param entry; /* its attributes, in any case */
-        enum { TELL_NOBODY, TELL_ENTRY, TELL_ATTR, TELL_STALE } what;
+        struct fuse_file_info file;    /* TELL_OPEN */
+        enum { TELL_NOBODY, TELL_ENTRY, TELL_ATTR, TELL_OPEN, TELL_STALE } what;
 };
 
 struct tellers {
@@ -55,26 +59,62 @@ static void answer_attr(struct fs *fs, fuse_req_t req, const struct stat *st) {
         fuse_reply_attr(req, &shown, fs->options->attr_timeout);
 }
 
-static void answer(struct fs *fs, struct telling *t) {
-        bool ours = t->what != TELL_NOBODY && waited_claim(&t->waited);
+static void answer_open(struct fs *fs, fuse_req_t req, const struct fuse_file_info *fi) {
+        struct file *f = file_of(fi); /* once answered, it may be closed */
 
-        if (ours && t->what == TELL_ENTRY)
-                answer_entry(fs, t->waited.req, &t->entry);
-        else if (ours && t->what == TELL_ATTR)
-                answer_attr(fs, t->waited.req, &t->entry.attr);
-        else if (ours)
-                fuse_reply_err(t->waited.req, ESTALE);
-        else if (t->what == TELL_ENTRY) /* interrupted: the kernel never knew it */
+        if (fuse_reply_open(req, fi) < 0)
+                file_close(fs, f);
+}
+
+static void answer(struct fs *fs, const struct telling *t) {
+        switch (t->what) {
+        case TELL_NOBODY: break;
+        case TELL_ENTRY: answer_entry(fs, t->waited.req, &t->entry); break;
+        case TELL_ATTR: answer_attr(fs, t->waited.req, &t->entry.attr); break;
+        case TELL_OPEN: answer_open(fs, t->waited.req, &t->file); break;
+        case TELL_STALE: fuse_reply_err(t->waited.req, ESTALE); break;
+        }
+}
+
+/* Its program was killed: the kernel knows nothing of it. */
+static void take_back(struct fs *fs, const struct telling *t) {
+        if (t->what == TELL_ENTRY)
                 node_forget(fs->nodes, t->node, 1);
+        else if (t->what == TELL_OPEN)
+                file_close(fs, file_of(&t->file));
+}
+
+/* What was read since the pages went is not older than this version, so nothing wrong comes into view by it.  Where the
+ * byte is not at hand the kernel learns of the size when it asks the next time. */
+static void store_last_byte(struct fs *fs, const struct telling *t) {
+        _cleanup_close_ int path = t->version.size > 0 ? node_open_path(fs->nodes, t->node) : -1;
+        _cleanup_close_ int fd = path < 0 ? -1 : open(path_of_fd(path).text, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        char byte;
+        struct fuse_bufvec buf = FUSE_BUFVEC_INIT(1);
+        off_t off = (off_t)t->version.size - 1;
+
+        buf.buf[0].mem = &byte;
+        if (fd >= 0 && preadv2(fd, &(struct iovec){ &byte, 1 }, 1, off, RWF_NOWAIT) == 1)
+                fuse_lowlevel_notify_store(fs->session, node_id(t->node), off, &buf, 0);
+}
+
+static void take_pages(struct fs *fs, const struct telling *t) {
+        if (t->what != TELL_NOBODY && node_was_told(fs->nodes, t->node, &t->version))
+                return; /* by another, while this waited */
+        fuse_lowlevel_notify_inval_inode(fs->session, node_id(t->node), 0, 0);
+        if (t->what == TELL_NOBODY)
+                return;
+        store_last_byte(fs, t);
+        node_set_told(fs->nodes, t->node, &t->version);
 }
 
 static void finish(struct fs *fs, struct telling *t, bool drop) {
-        if (drop && !(t->what != TELL_NOBODY && node_was_told(fs->nodes, t->node, &t->version))) {
-                fuse_lowlevel_notify_inval_inode(fs->session, node_id(t->node), 0, 0);
-                if (t->what != TELL_NOBODY)
-                        node_set_told(fs->nodes, t->node, &t->version);
-        }
-        answer(fs, t);
+        if (drop)
+                take_pages(fs, t);
+        if (t->what == TELL_NOBODY || waited_claim(&t->waited))
+                answer(fs, t);
+        else
+                take_back(fs, t);
         node_dir_done(fs->nodes, t->node);
         if (t->what == TELL_NOBODY)
                 free(t);
@@ -172,21 +212,17 @@ static void push(struct fs *fs, struct telling *t) {
         pthread_mutex_unlock(&ts->lock);
 }
 
-/* Without memory for it: an error is better than old bytes. */
-static void tell_later(fuse_req_t req, struct node *n, const struct fuse_entry_param *e, int what) {
+/* Without memory for it: an error is better than old bytes.  The last the caller sees of `t`. */
+static void tell_later(fuse_req_t req, struct telling *t) {
         struct fs *fs = fs_of(req);
-        struct telling *t = telling_new(fs, n, e);
 
-        cache_observe(fs->cache, &e->attr);
-        if (!t) {
-                fuse_reply_err(req, ENOMEM);
-                if (what == TELL_ENTRY)
-                        node_forget(fs->nodes, n, 1);
-                return;
-        }
-        t->what = what;
+        cache_observe(fs->cache, &t->entry.attr);
         waited_begin(&t->waited, req);
         push(fs, t);
+}
+
+static struct telling *telling_of_attr(struct fs *fs, struct node *n, const struct stat *st) {
+        return telling_new(fs, n, &(struct fuse_entry_param){ .attr = *st });
 }
 
 bool tell_at_once(struct fs *fs, struct node *n, const struct stat *st) {
@@ -198,27 +234,57 @@ bool tell_at_once(struct fs *fs, struct node *n, const struct stat *st) {
 void tell_entry(fuse_req_t req, const struct fuse_entry_param *e) {
         struct fs *fs = fs_of(req);
         struct node *n = node_from_id(fs->nodes, e->ino);
+        struct telling *t;
 
-        if (tell_at_once(fs, n, &e->attr))
+        if (tell_at_once(fs, n, &e->attr)) {
                 answer_entry(fs, req, e);
-        else
-                tell_later(req, n, e, TELL_ENTRY);
+        } else if ((t = telling_new(fs, n, e))) {
+                t->what = TELL_ENTRY;
+                tell_later(req, t);
+        } else {
+                fuse_reply_err(req, ENOMEM);
+                node_forget(fs->nodes, n, 1);
+        }
 }
 
 void tell_attr(fuse_req_t req, struct node *n, const struct stat *st) {
         struct fs *fs = fs_of(req);
+        struct telling *t;
 
-        if (tell_at_once(fs, n, st))
+        if (tell_at_once(fs, n, st)) {
                 answer_attr(fs, req, st);
-        else
-                tell_later(req, n, &(struct fuse_entry_param){ .attr = *st }, TELL_ATTR);
+        } else if ((t = telling_of_attr(fs, n, st))) {
+                t->what = TELL_ATTR;
+                tell_later(req, t);
+        } else {
+                fuse_reply_err(req, ENOMEM);
+        }
 }
 
 void tell_stale(fuse_req_t req, struct node *n, const struct stat *st) {
-        if (tell_at_once(fs_of(req), n, st))
+        struct fs *fs = fs_of(req);
+        struct telling *t;
+
+        if (!tell_at_once(fs, n, st) && (t = telling_of_attr(fs, n, st))) {
+                t->what = TELL_STALE;
+                tell_later(req, t);
+        } else {
                 fuse_reply_err(req, ESTALE);
-        else
-                tell_later(req, n, &(struct fuse_entry_param){ .attr = *st }, TELL_STALE);
+        }
+}
+
+void tell_open(fuse_req_t req, struct node *n, const struct stat *st, const struct fuse_file_info *fi) {
+        struct fs *fs = fs_of(req);
+        struct telling *t = telling_of_attr(fs, n, st);
+
+        if (!t) {
+                fuse_reply_err(req, ENOMEM);
+                file_close(fs, file_of(fi));
+                return;
+        }
+        t->what = TELL_OPEN;
+        t->file = *fi;
+        tell_later(req, t);
 }
 
 void drop_pages(struct fs *fs, struct node *n) {
