@@ -395,6 +395,9 @@ static enum verdict plan(struct cache_handle *h, struct plan *pl, struct read_si
 
         if (c->mode == MODE_OFF || f->nameless || f->writers > 0 || f->changing > 0 || pl->off >= size)
                 return READ_BYPASS;
+        /* Where the end moves, only the source knows it: what we were told may be older than what the kernel was. */
+        if (pl->end > size && !f->settled)
+                return READ_BYPASS;
         pl->end = min_u64(pl->end, size);
         if (remembered_error(f, pl->off, pl->end)) {
                 pl->error = f->error;

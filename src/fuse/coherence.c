@@ -17,6 +17,7 @@
  * and believes no size.  One that has changed a while ago is answered ESTALE once, so that the kernel looks up its size.
  */
 #include "base/clock.h"
+#include "base/sys.h"
 #include "base/util.h"
 #include "fuse/fs.h"
 
@@ -25,37 +26,47 @@
 
 /* ---- changes through the mount ---- */
 
-static void find_file(struct change *ch, int fd, const char *name) {
+static void find_file(struct change *ch, int fd) {
         _cleanup_free_ char *path = NULL;
 
-        source_path(ch->fs->source, fd, name, &path);
+        source_path(ch->fs->source, fd, NULL, &path);
         ch->file = cache_file_find(ch->fs->cache, fd, &ch->before, path);
         ch->owned = ch->file;
 }
 
+/* The times of our own change would hide one by somebody else in between.  To find out is only worth its cost where
+ * something is kept.  Attributes do not need the file to be open, so there it is opened for the lease: for reading, which
+ * other readers do not mind. */
+static void take_lease(struct change *ch, int fd) {
+        if (!ch->file || !cache_file_has_content(ch->file))
+                return;
+        ch->lease_fd = fd;
+        if (ch->attributes_only || (fcntl(fd, F_GETFL) & (O_PATH | O_ACCMODE)) == O_PATH)
+                ch->lease_fd = ch->own_fd = open(path_of_fd(fd).text, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        if (ch->lease_fd >= 0)
+                ch->lease = source_lease(ch->fs->source, ch->lease_fd);
+        if (ch->lease == LEASE_HELD)
+                fstat(fd, &ch->before);
+}
+
 int change_begin(struct change *ch, const struct change *what, int fd) {
         *ch = *what;
-        ch->lease = -1;
+        ch->lease = LEASE_UNKNOWN;
+        ch->lease_fd = ch->own_fd = -1;
         if (fstat(fd, &ch->before) < 0)
                 return -errno;
         if (!ch->file && S_ISREG(ch->before.st_mode))
-                find_file(ch, fd, NULL);
-        /* The times of our own change would hide one by somebody else in between.  What it would cost to find out is
-         * only worth it where something is kept. */
-        if (!ch->attributes_only && ch->file && cache_file_has_content(ch->file) && source_lease(fd)) {
-                ch->lease = fd;
-                fstat(fd, &ch->before);
-        }
+                find_file(ch, fd);
+        take_lease(ch, fd);
         if (ch->file)
                 cache_change_begin(ch->file, &ch->before, ch->off, ch->len);
         return 0;
 }
 
-void change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name, const struct stat *before) {
-        *ch = (struct change){ .fs = fs, .lease = -1, .before = *before, .attributes_only = true };
-        find_file(ch, dir, name);
-        if (ch->file)
-                cache_change_begin(ch->file, before, 0, 0);
+int change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name) {
+        _cleanup_close_ int fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+        return fd < 0 ? -errno : change_begin(ch, &(struct change){ .fs = fs, .attributes_only = true }, fd);
 }
 
 /* A chmod does not move the mtime: somebody else has written meanwhile, maybe long before (NFS caches attributes). */
@@ -65,23 +76,29 @@ static bool content_kept(const struct stat *before, const struct stat *after) {
         return a.size == b.size && a.mtime_ns == b.mtime_ns;
 }
 
+static void drop_lease(struct change *ch) {
+        if (ch->lease == LEASE_HELD)
+                source_unlease(ch->lease_fd);
+        closep(&ch->own_fd);
+}
+
 void change_end(struct change *ch, const struct stat *after) {
         bool kept = after && ch->attributes_only && content_kept(&ch->before, after);
-        bool alone = ch->lease >= 0 || kept;
+        /* A restored mtime can hide a write from the one change, hardly ever: only who has leases asks for more. */
+        bool alone = ch->lease == LEASE_HELD || (kept && ch->lease == LEASE_UNKNOWN);
 
         if (ch->attributes_only && !kept)
                 after = NULL;
         if (ch->file)
                 cache_change_end(ch->file, after, alone);
-        if (ch->lease >= 0)
-                source_unlease(ch->lease);
+        drop_lease(ch);
         if (ch->owned)
                 cache_file_unref(ch->file);
         if (!ch->node || !after)
                 return;
         struct file_version b = file_version_of(&ch->before), a = file_version_of(after);
-        bool knows = !ch->misplaced && (alone || ch->truncates || a.size == max_u64(b.size, ch->grows_to));
-        node_changed(ch->fs->nodes, ch->node, &b, &a, knows, kept);
+        bool knows = !ch->misplaced && (alone || kept || ch->truncates || a.size == max_u64(b.size, ch->grows_to));
+        node_changed(ch->fs->nodes, ch->node, &b, &a, knows, kept && alone);
 }
 
 /* ---- opening ---- */

@@ -17,6 +17,7 @@
 #define FUSE_USE_VERSION 317
 #include <fuse_lowlevel.h>
 
+struct desks;
 struct inode_tags;
 struct kill_watch;
 struct refusals;
@@ -29,6 +30,7 @@ struct fs {
         struct node_table *nodes;
         struct fuse_session *session;
         struct inode_tags *tags;
+        struct desks *desks;
         struct tellers *tellers;
         struct kill_watch *kills;
         struct refusals *refusals;
@@ -57,7 +59,7 @@ struct file {
         bool append_below;
 };
 static inline struct file *file_of(const struct fuse_file_info *fi) { return (struct file *)(uintptr_t)fi->fh; }
-void file_close(struct fs *fs, struct file *f); /* one whose opener got no answer */
+void file_close(struct fs *fs, struct file *f);
 static inline int file_fd(const struct fuse_file_info *fi) { return cache_fd(file_of(fi)->handle); }
 
 extern const struct fuse_lowlevel_ops fs_ops;
@@ -94,13 +96,14 @@ struct change {
 
         struct stat before; /* filled in by change_begin */
         bool owned;         /* `file` was found here */
-        int lease;
+        enum lease lease;
+        int lease_fd, own_fd; /* what the lease is on; -1, or ours to close */
 };
 /* A change through the mount, as `what` says; `fd`: open on the file.  Each begin that returns 0 has its end; `after`
  * NULL: nothing of it may be believed any more. */
 int change_begin(struct change *ch, const struct change *what, int fd);
 /* The same for a name below `dir` that moves or goes. */
-void change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name, const struct stat *before);
+int change_begin_name(struct change *ch, struct fs *fs, int dir, const char *name);
 void change_end(struct change *ch, const struct stat *after);
 /* How to open what was found to be of version `v`: as usual; so that it is looked up anew; or while it changes. */
 enum opening { OPEN_PLAIN, OPEN_REFUSED, OPEN_CHANGING };
@@ -108,8 +111,10 @@ enum opening opening_of(struct fs *fs, struct node *n, const struct file_version
 int refusals_new(struct fs *fs);
 void refusals_free(struct fs *fs);
 
-/* read_reply.c */
-void reply_read(fuse_req_t req, struct cache_handle *h, uint64_t off, size_t size);
+/* read_reply.c; `page`: for the kernel's cache, not for a program's own buffer */
+void reply_read(fuse_req_t req, struct file *f, uint64_t off, size_t size, bool page);
+int desks_new(struct fs *fs);
+void desks_free(struct fs *fs);
 
 /* creds.c: between these two calls this thread acts on the source as the request's user, under the request's umask. */
 struct creds {

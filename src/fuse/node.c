@@ -34,7 +34,8 @@ struct node {
         struct file_version told;  /* the kernel's attributes */
         struct file_version pages; /* what its pages were read from, while has_pages */
         bool told_any, has_pages, pages_settled;
-        bool shrunk; /* told of a smaller size in an answer that the kernel does not believe */
+        bool too_large, too_small; /* the size that the kernel believes may be, since it did not believe an answer */
+        int64_t dropped_at;        /* monotonic ns: pages went last */
         int64_t ambiguous_until; /* monotonic ns */
         LIST_HEAD(, link) links;
         TAILQ_ENTRY(node) lru; /* while fd >= 0 and users == 0 and it is a directory with a name */
@@ -684,29 +685,43 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
 
 /* ---- versions: each question and its consequence under one hold of the lock ---- */
 
+/* What was asked for before pages went is not believed, and a question may have been on its way for a while. */
+#define DOUBT_NS 10000000
+
 bool node_may_tell(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
-        bool may = !n->has_pages || !n->told_any || file_version_equal(&n->told, v);
-        if (may) {
+        bool believed = n->dropped_at == 0 || monotonic_ns() - n->dropped_at > DOUBT_NS;
+        bool same = !n->has_pages || !n->told_any || file_version_equal(&n->told, v);
+        bool shrinks = n->told_any && v->size < n->told.size && !n->too_small;
+        if (same || shrinks) {
+                n->too_large = !believed && (n->too_large || shrinks);
+                n->too_small = !believed && n->too_small;
                 n->told = *v;
                 n->told_any = true;
-                n->shrunk = false;
         }
         pthread_mutex_unlock(&t->lock);
-        return may;
+        return same || shrinks;
 }
 
-void node_set_told(struct node_table *t, struct node *n, const struct file_version *v) {
+void node_set_told(struct node_table *t, struct node *n, const struct file_version *v, bool grown) {
         pthread_mutex_lock(&t->lock);
-        n->shrunk |= n->told_any && v->size < n->told.size;
+        n->too_large |= n->told_any && v->size < n->told.size;
+        n->too_small = !grown;
         n->told = *v;
         n->told_any = true;
+        n->dropped_at = monotonic_ns();
+        pthread_mutex_unlock(&t->lock);
+}
+
+void node_note_end(struct node_table *t, struct node *n, uint64_t end, bool empty) {
+        pthread_mutex_lock(&t->lock);
+        n->too_large |= empty || (n->told_any && end < n->told.size);
         pthread_mutex_unlock(&t->lock);
 }
 
 bool node_was_told(struct node_table *t, struct node *n, const struct file_version *v) {
         pthread_mutex_lock(&t->lock);
-        bool told = n->told_any && !n->shrunk && file_version_equal(&n->told, v);
+        bool told = n->told_any && !n->too_large && file_version_equal(&n->told, v);
         pthread_mutex_unlock(&t->lock);
         return told;
 }

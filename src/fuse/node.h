@@ -69,11 +69,14 @@ void node_renamed(struct node_table *t, struct node *old_parent, const char *old
 /*
  * Versions: what the kernel was told of the file's attributes, and what its pages were read from; see coherence.c.
  */
-/* May it be told these attributes at once?  If so they count as told.  Not if it may have pages from before another
- * version was there. */
+/* May it be told these attributes at once?  Then they count as told.  Not if it may have pages from before another version
+ * was there; but a smaller size shows nothing that is not the file's, and the sooner it knows the better. */
 bool node_may_tell(struct node_table *t, struct node *n, const struct file_version *v);
-/* It was told after its pages had gone, which is not an answer that it believes. */
-void node_set_told(struct node_table *t, struct node *n, const struct file_version *v);
+/* It was told after its pages had gone, which is not an answer that it believes.  `grown`: it was made to know a larger
+ * size otherwise. */
+void node_set_told(struct node_table *t, struct node *n, const struct file_version *v, bool grown);
+/* A page that the kernel asked for ended at `end`, or had nothing in it. */
+void node_note_end(struct node_table *t, struct node *n, uint64_t end, bool empty);
 /* Does it believe this version's size? */
 bool node_was_told(struct node_table *t, struct node *n, const struct file_version *v);
 bool node_pages_unsettled(struct node_table *t, struct node *n, const struct file_version *v);

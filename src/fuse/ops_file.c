@@ -234,7 +234,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         (void)ino;
         if (f->proves && atomic_exchange(&f->proves, false))
                 node_settle_pages(fs_of(req)->nodes, f->node, &f->version);
-        reply_read(req, file_of(fi)->handle, (uint64_t)off, size);
+        /* A read into a program's own buffer names the program's table of files as its owner. */
+        reply_read(req, f, (uint64_t)off, size, fi->lock_owner == 0);
 }
 
 /* Runs `act` on the source, as the request's user, around it the bookkeeping of a change of [off, off+len). */

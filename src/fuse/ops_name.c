@@ -99,20 +99,18 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 /* A file whose name or link count changes gets a new ctime, by us: its content stays as it was. */
 struct renaming {
         struct change change;
-        struct stat before;
         bool known;
 };
 
 static void rename_begin(struct renaming *rn, struct fs *fs, int dir, const char *name) {
+        struct stat st;
+
         *rn = (struct renaming){ 0 };
-        if (fstatat(dir, name, &rn->before, AT_SYMLINK_NOFOLLOW) < 0)
+        if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return;
-        if (S_ISDIR(rn->before.st_mode))
+        if (S_ISDIR(st.st_mode))
                 cache_forget_paths(fs->cache);
-        if (!S_ISREG(rn->before.st_mode))
-                return;
-        rn->known = true;
-        change_begin_name(&rn->change, fs, dir, name, &rn->before);
+        rn->known = S_ISREG(st.st_mode) && change_begin_name(&rn->change, fs, dir, name) == 0;
 }
 
 static void rename_end(struct renaming *rn, bool moved, int dir, const char *name) {
@@ -120,8 +118,8 @@ static void rename_end(struct renaming *rn, bool moved, int dir, const char *nam
 
         if (!rn->known)
                 return;
-        bool same = fstatat(dir, name, &after, AT_SYMLINK_NOFOLLOW) == 0 && after.st_ino == rn->before.st_ino &&
-                    after.st_dev == rn->before.st_dev;
+        bool same = fstatat(dir, name, &after, AT_SYMLINK_NOFOLLOW) == 0 && after.st_ino == rn->change.before.st_ino &&
+                    after.st_dev == rn->change.before.st_dev;
         if (moved && rn->change.file)
                 cache_file_lose_name(rn->change.file);
         change_end(&rn->change, same ? &after : NULL);
@@ -164,9 +162,8 @@ static int unlink_below(struct fs *fs, struct node *p, int dir, const char *name
 
         /* Held across the unlink: a descriptor tells afterwards whether that was the last name. */
         _cleanup_close_ int fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-        bool regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-        if (regular)
-                change_begin_name(&ch, fs, dir, name, &st);
+        bool regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+                       change_begin(&ch, &(struct change){ .fs = fs, .attributes_only = true }, fd) == 0;
         node_pin(fs->nodes, p, name);
         if (unlinkat(dir, name, flags) < 0) {
                 r = -errno;

@@ -209,7 +209,8 @@ static int make_tables(struct fs *fs) {
 
         if (fstat(root, &st) < 0)
                 return -errno;
-        if ((r = inode_tags_new(st.st_dev, &fs->tags)) < 0 || (r = refusals_new(fs)) < 0)
+        if ((r = inode_tags_new(st.st_dev, &fs->tags)) < 0 || (r = refusals_new(fs)) < 0 ||
+            (r = desks_new(fs)) < 0)
                 return r;
         return node_table_new(root, (int64_t)(fs->options->attr_timeout * 1e9), &fs->nodes);
 }
@@ -374,6 +375,7 @@ struct session *session_free(struct session *s) {
                 fuse_session_destroy(s->fs.session);
         }
         refusals_free(&s->fs);
+        desks_free(&s->fs);
         node_table_free(s->fs.nodes);
         inode_tags_free(s->fs.tags);
         closep(&s->abort_fd);

@@ -86,16 +86,17 @@ static void take_back(struct fs *fs, const struct telling *t) {
 
 /* What was read since the pages went is not older than this version, so nothing wrong comes into view by it.  Where the
  * byte is not at hand the kernel learns of the size when it asks the next time. */
-static void store_last_byte(struct fs *fs, const struct telling *t) {
+static bool store_last_byte(struct fs *fs, const struct telling *t) {
         _cleanup_close_ int path = t->version.size > 0 ? node_open_path(fs->nodes, t->node) : -1;
         _cleanup_close_ int fd = path < 0 ? -1 : open(path_of_fd(path).text, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
         char byte;
         struct fuse_bufvec buf = FUSE_BUFVEC_INIT(1);
         off_t off = (off_t)t->version.size - 1;
 
+        struct stat st;
         buf.buf[0].mem = &byte;
-        if (fd >= 0 && preadv2(fd, &(struct iovec){ &byte, 1 }, 1, off, RWF_NOWAIT) == 1)
-                fuse_lowlevel_notify_store(fs->session, node_id(t->node), off, &buf, 0);
+        return fd >= 0 && preadv2(fd, &(struct iovec){ &byte, 1 }, 1, off, RWF_NOWAIT) == 1 && fstat(fd, &st) == 0 &&
+               st.st_size > off && fuse_lowlevel_notify_store(fs->session, node_id(t->node), off, &buf, 0) == 0;
 }
 
 static void take_pages(struct fs *fs, const struct telling *t) {
@@ -104,8 +105,7 @@ static void take_pages(struct fs *fs, const struct telling *t) {
         fuse_lowlevel_notify_inval_inode(fs->session, node_id(t->node), 0, 0);
         if (t->what == TELL_NOBODY)
                 return;
-        store_last_byte(fs, t);
-        node_set_told(fs->nodes, t->node, &t->version);
+        node_set_told(fs->nodes, t->node, &t->version, store_last_byte(fs, t));
 }
 
 static void finish(struct fs *fs, struct telling *t, bool drop) {
@@ -228,7 +228,12 @@ static struct telling *telling_of_attr(struct fs *fs, struct node *n, const stru
 bool tell_at_once(struct fs *fs, struct node *n, const struct stat *st) {
         struct file_version v = file_version_of(st);
 
-        return !S_ISREG(st->st_mode) || node_may_tell(fs->nodes, n, &v);
+        if (!S_ISREG(st->st_mode))
+                return true;
+        bool told = node_was_told(fs->nodes, n, &v), may = node_may_tell(fs->nodes, n, &v);
+        if (may && !told)
+                cache_observe(fs->cache, st);
+        return may;
 }
 
 void tell_entry(fuse_req_t req, const struct fuse_entry_param *e) {

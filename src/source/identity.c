@@ -141,12 +141,14 @@ int fs_identity_of(int fd, struct fs_identity *ret) {
         case BY_SOURCE: fs = hash_of_source(st.st_dev); break;
         case BY_UUID: fs = hash_of_uuid(fd, (uint32_t)sf.f_type); break;
         }
-        *ret = (struct fs_identity){ .fs = fs ? fs : drawn(), .stable_inodes = k->stable_inodes, .lasting = fs != 0 };
+        *ret = (struct fs_identity){ .fs = fs ? fs : drawn(), .stable_inodes = k->stable_inodes, .lasting = fs != 0,
+                                      .local = k->name != BY_SOURCE };
         return 0;
 }
 
 struct identity identity_of(const struct fs_identity *fs, const struct stat *st, const char *path) {
-        struct identity id = { .key.fs = fs->fs, .version = file_version_of(st), .lasting = fs->lasting };
+        struct identity id = { .key.fs = fs->fs, .version = file_version_of(st), .lasting = fs->lasting,
+                               .local = fs->local };
 
         if (fs->stable_inodes)
                 id.key.inode = st->st_ino;

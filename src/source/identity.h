@@ -35,6 +35,7 @@ struct identity {
         struct file_key key;
         struct file_version version;
         bool lasting; /* another run finds the file by this key again */
+        bool local;   /* nobody changes it but through this kernel */
 };
 
 /* -1, 0, 1: an order for trees. */
@@ -48,7 +49,7 @@ bool file_version_settled(const struct file_version *v);
 /* What a mounted file system contributes; asked once per mount. */
 struct fs_identity {
         uint64_t fs;
-        bool stable_inodes, lasting;
+        bool stable_inodes, lasting, local;
 };
 /* `fd` lies on the file system.  Reads /proc/self/mountinfo; never resolves a path below the mount. */
 int fs_identity_of(int fd, struct fs_identity *ret);

@@ -152,7 +152,17 @@ bool source_settle(struct source *s, int fd, const struct file_version *v) {
         return file_version_settled(v) && settler_write_back(s->settler, fd, v);
 }
 
-bool source_lease(int fd) { return fcntl(fd, F_SETLEASE, F_WRLCK) == 0; }
+enum lease source_lease(struct source *s, int fd) {
+        int flags = fcntl(fd, F_GETFL);
+        struct identity id;
+        struct stat st;
+
+        if (flags < 0 || fstat(fd, &st) < 0 || source_identity(s, fd, &st, "", &id) < 0 || !id.local)
+                return LEASE_UNKNOWN;
+        if (fcntl(fd, F_SETLEASE, (flags & O_ACCMODE) == O_RDONLY ? F_RDLCK : F_WRLCK) == 0)
+                return LEASE_HELD;
+        return errno == EAGAIN ? LEASE_REFUSED : LEASE_UNKNOWN;
+}
 void source_unlease(int fd) { fcntl(fd, F_SETLEASE, F_UNLCK); }
 
 void source_prepare_fd(int fd) { posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); }

@@ -44,11 +44,13 @@ void source_prepare_fd(int fd);
 bool source_settle(struct source *s, int fd, const struct file_version *v);
 
 /*
- * Are we alone with the file that `fd` is open on?  While the lease is held nobody else has it open, and whoever opens
- * it waits: hold it for one change, never across a wait, and do not open the file meanwhile.  False also where the
- * file system has no leases, or we may not take them.
+ * Is anybody else about to write the file?  LEASE_HELD: nobody, and whoever opens it for that waits until the lease ends.
+ * Hold it for one change, never across a wait for anything else, and do not open the file meanwhile.  `fd`: open for
+ * writing, then nobody else may have the file open at all; or for reading only, then nobody may have it open for writing.
+ * LEASE_UNKNOWN: the file system has no leases that count (its files change elsewhere too), or we may not take them.
  */
-bool source_lease(int fd);
+enum lease { LEASE_HELD, LEASE_REFUSED, LEASE_UNKNOWN };
+enum lease source_lease(struct source *s, int fd);
 void source_unlease(int fd);
 
 /* Prepare `op` as an exact read; the caller sets done and submits it. */
