@@ -74,6 +74,7 @@ void tell_attr(fuse_req_t req, struct node *n, const struct stat *st);
 void tell_stale(fuse_req_t req, struct node *n, const struct stat *st); /* ESTALE, so that they are asked for */
 /* Attributes as the mount shows them, for an answer and nothing else: the numbers are no longer the source's. */
 void show(struct fs *fs, struct stat *st);
+void tell_create(fuse_req_t req, const struct fuse_entry_param *e, const struct fuse_file_info *fi);
 void tell_open(fuse_req_t req, struct node *n, const struct stat *st, const struct fuse_file_info *fi);
 /* Where no pages are in the way: true, and the caller tells them by itself. */
 bool tell_at_once(struct fs *fs, struct node *n, const struct stat *st);

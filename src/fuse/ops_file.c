@@ -118,18 +118,14 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
                 file_close(fs, f);
 }
 
-/* The kernel found no such name; somebody may have made it meanwhile, and then O_TRUNC means what it says. */
-static int truncate_found(struct fs *fs, struct node *n, int fd, const struct stat *st) {
-        struct change ch;
-        struct stat after;
+/* The kernel has found no such name.  If somebody has made it meanwhile, it is looked up after all: only the kernel knows
+ * who may open it, and what it is. */
+static int make_file(fuse_req_t req, int dir, const char *name, mode_t mode, int flags) {
+        struct creds creds = creds_assume(req);
+        int fd = openat(dir, name, source_flags(flags) | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        int r = fd >= 0 ? fd : errno == EEXIST && !(flags & O_EXCL) ? -ESTALE : -errno;
 
-        if (st->st_size == 0)
-                return 0;
-        int r = change_begin(&ch, &(struct change){ .fs = fs, .node = n, .len = UINT64_MAX }, fd);
-        if (r < 0)
-                return r;
-        r = ftruncate(fd, 0) < 0 ? -errno : 0;
-        change_end(&ch, fstat(fd, &after) == 0 ? &after : NULL);
+        creds_restore(&creds);
         return r;
 }
 
@@ -141,25 +137,14 @@ static int create_below(fuse_req_t req, struct node *p, const char *name, mode_t
 
         if (dir < 0)
                 return dir;
-        struct creds creds = creds_assume(req);
-        int flags = source_flags(fi->flags) | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (fi->flags & O_EXCL);
-        _cleanup_close_ int fd = openat(dir, name, flags, mode);
-        int r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
-        creds_restore(&creds);
-        if (r == 0)
-                r = fs_entry(fs, p, name, dir, fs_thread(req), ret);
+        _cleanup_close_ int fd = make_file(req, dir, name, mode, fi->flags);
+        int r = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : fs_entry(fs, p, name, dir, fs_thread(req), ret);
         node_dir_done(fs->nodes, p);
         if (r < 0)
                 return r;
         struct node *n = node_from_id(fs->nodes, ret->ino);
         if (ret->attr.st_ino != st.st_ino || ret->attr.st_dev != st.st_dev)
                 r = -ESTALE; /* replaced at once */
-        if (r == 0 && (fi->flags & O_TRUNC))
-                r = truncate_found(fs, n, fd, &st);
-        if (r == 0 && (fi->flags & O_TRUNC) && fstat(fd, &ret->attr) < 0)
-                r = -errno;
-        if (r == 0 && !tell_at_once(fs, n, &ret->attr))
-                r = -ESTALE; /* found, and with pages: the kernel is to look it up */
         if (r == 0)
                 r = open_file(fs, n, take_fd(&fd), &ret->attr, fi);
         if (r < 0)
@@ -167,24 +152,14 @@ static int create_below(fuse_req_t req, struct node *p, const char *name, mode_t
         return r;
 }
 
-static void reply_created(fuse_req_t req, int r, struct fuse_entry_param *e, const struct fuse_file_info *fi) {
-        struct fs *fs = fs_of(req);
-
-        if (r == 0)
-                show(fs, &e->attr);
-        if (r < 0) {
-                reply_result(req, r);
-        } else if (fuse_reply_create(req, e, fi) < 0) {
-                file_close(fs, file_of(fi));
-                node_forget(fs->nodes, node_from_id(fs->nodes, e->ino), 1);
-        }
-}
-
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi) {
         struct fuse_entry_param e;
         int r = create_below(req, fs_node(req, parent), name, mode, fi, &e);
 
-        reply_created(req, r, &e, fi);
+        if (r < 0)
+                reply_result(req, r);
+        else
+                tell_create(req, &e, fi);
 }
 
 static int make_tmpfile(fuse_req_t req, struct node *p, mode_t mode, struct fuse_file_info *fi, struct fuse_entry_param *ret) {
@@ -208,7 +183,6 @@ static int make_tmpfile(fuse_req_t req, struct node *p, mode_t mode, struct fuse
         *ret = (struct fuse_entry_param){ .ino = node_id(n), .generation = node_generation(n), .attr = st,
                                           .attr_timeout = fs->options->attr_timeout,
                                           .entry_timeout = fs->options->attr_timeout };
-        tell_at_once(fs, n, &st);
         r = open_file(fs, n, take_fd(&fd), &st, fi);
         if (r < 0)
                 node_forget(fs->nodes, n, 1);
@@ -219,7 +193,10 @@ void op_tmpfile(fuse_req_t req, fuse_ino_t parent, mode_t mode, struct fuse_file
         struct fuse_entry_param e;
         int r = make_tmpfile(req, fs_node(req, parent), mode, fi, &e);
 
-        reply_created(req, r, &e, fi);
+        if (r < 0)
+                reply_result(req, r);
+        else
+                tell_create(req, &e, fi);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {

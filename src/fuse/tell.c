@@ -29,8 +29,8 @@ struct telling {
         struct node *node; /* held */
         struct file_version version;
         struct fuse_entry_param entry; /* its attributes, in any case */
-        struct fuse_file_info file;    /* TELL_OPEN */
-        enum { TELL_NOBODY, TELL_ENTRY, TELL_ATTR, TELL_OPEN, TELL_STALE } what;
+        struct fuse_file_info file;    /* TELL_OPEN, TELL_CREATE */
+        enum { TELL_NOBODY, TELL_ENTRY, TELL_ATTR, TELL_OPEN, TELL_CREATE, TELL_STALE } what;
 };
 
 struct tellers {
@@ -66,22 +66,34 @@ static void answer_open(struct fs *fs, fuse_req_t req, const struct fuse_file_in
                 file_close(fs, f);
 }
 
+static void answer_create(struct fs *fs, fuse_req_t req, const struct fuse_entry_param *e, const struct fuse_file_info *fi) {
+        struct fuse_entry_param shown = *e;
+        struct file *f = file_of(fi);
+
+        show(fs, &shown.attr);
+        if (fuse_reply_create(req, &shown, fi) == 0)
+                return;
+        file_close(fs, f);
+        node_forget(fs->nodes, node_from_id(fs->nodes, e->ino), 1);
+}
+
 static void answer(struct fs *fs, const struct telling *t) {
         switch (t->what) {
         case TELL_NOBODY: break;
         case TELL_ENTRY: answer_entry(fs, t->waited.req, &t->entry); break;
         case TELL_ATTR: answer_attr(fs, t->waited.req, &t->entry.attr); break;
         case TELL_OPEN: answer_open(fs, t->waited.req, &t->file); break;
+        case TELL_CREATE: answer_create(fs, t->waited.req, &t->entry, &t->file); break;
         case TELL_STALE: fuse_reply_err(t->waited.req, ESTALE); break;
         }
 }
 
 /* Its program was killed: the kernel knows nothing of it. */
 static void take_back(struct fs *fs, const struct telling *t) {
-        if (t->what == TELL_ENTRY)
-                node_forget(fs->nodes, t->node, 1);
-        else if (t->what == TELL_OPEN)
+        if (t->what == TELL_OPEN || t->what == TELL_CREATE)
                 file_close(fs, file_of(&t->file));
+        if (t->what == TELL_ENTRY || t->what == TELL_CREATE)
+                node_forget(fs->nodes, t->node, 1);
 }
 
 /* What was read since the pages went is not older than this version, so nothing wrong comes into view by it.  Where the
@@ -248,6 +260,25 @@ void tell_entry(fuse_req_t req, const struct fuse_entry_param *e) {
                 tell_later(req, t);
         } else {
                 fuse_reply_err(req, ENOMEM);
+                node_forget(fs->nodes, n, 1);
+        }
+}
+
+/* Of a file that was just made there may be pages as well: its number was another's, which was removed behind us. */
+void tell_create(fuse_req_t req, const struct fuse_entry_param *e, const struct fuse_file_info *fi) {
+        struct fs *fs = fs_of(req);
+        struct node *n = node_from_id(fs->nodes, e->ino);
+        struct telling *t;
+
+        if (tell_at_once(fs, n, &e->attr)) {
+                answer_create(fs, req, e, fi);
+        } else if ((t = telling_new(fs, n, e))) {
+                t->what = TELL_CREATE;
+                t->file = *fi;
+                tell_later(req, t);
+        } else {
+                fuse_reply_err(req, ENOMEM);
+                file_close(fs, file_of(fi));
                 node_forget(fs->nodes, n, 1);
         }
 }

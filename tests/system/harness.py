@@ -27,6 +27,8 @@ REPO = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("HOTSET_BUILD", REPO / "build"))
 HOTSET = BUILD / "src" / "hotset"
 FUSE_CONNECTIONS = Path("/sys/fs/fuse/connections")
+TRIES = max(1, int(os.environ.get("HOTSET_TRIES", "1")))
+"""How many times as often races are tried; 20 is a campaign (the tests say what it means for them)."""
 DEFAULTS = {"size": "256M", "promote": "off", "min_size": "0", "log": "debug"}
 """What most tests want.  promote=off: a promoted file is read by the kernel, so nothing would be left to count.
 min_size=0: small odd files go through the cache as well."""
@@ -57,9 +59,9 @@ def hotset(*argv, **how):
     return run(HOTSET, *argv, **how)
 
 
-def drop_caches():
-    """Forget clean pages, so that the next buffered read reaches the daemon."""
-    Path("/proc/sys/vm/drop_caches").write_text("1\n")
+def drop_caches(what=1):
+    """Forget clean pages, so that the next buffered read reaches the daemon (3: names and inodes as well)."""
+    Path("/proc/sys/vm/drop_caches").write_text(f"{what}\n")
 
 
 def forget_pages(path):
@@ -99,8 +101,12 @@ def mounts_below(folder):
 def abort(mount):
     """End a FUSE connection of ours by force: every request in it fails, so whoever hangs in it wakes up."""
     if mount["fstype"].startswith("fuse"):
-        with contextlib.suppress(OSError):
-            (FUSE_CONNECTIONS / str(mount["minor"]) / "abort").write_text("1")
+        abort_connection(mount["minor"])
+
+
+def abort_connection(minor):
+    with contextlib.suppress(OSError):
+        (FUSE_CONNECTIONS / str(minor) / "abort").write_text("1")
 
 
 # ---- hotset itself ---------------------------------------------------------------------------------------------------
@@ -111,7 +117,7 @@ class Mount:
     def __init__(self, source, path, cache=None, **options):
         self.source, self.path, self.cache = Path(source), Path(path), Path(cache) if cache else None
         self.options = {**DEFAULTS, **options}
-        self.pid = None
+        self.pid = self.minor = None
 
     def argv(self):
         words = dict(self.options, **({"cache": self.cache} if self.cache else {}))
@@ -128,6 +134,7 @@ class Mount:
             pytest.skip(self.started.stderr.strip())
         assert self.started.returncode == 0, self.started
         self.pid = self.status()["pid"]
+        self.minor = mounts_at(self.path)[-1]["minor"]
         return self
 
     def status(self):
@@ -183,6 +190,7 @@ class Mount:
                 abort(m)
                 run("umount", "-l", self.path, check=False)
         if self.pid and is_running(self.pid):
+            abort_connection(self.minor)    # as long as the daemon lives it is ours, also when the mount is detached
             os.kill(self.pid, signal.SIGKILL)
             wait_gone(self.pid)
         self.pid = None
@@ -298,6 +306,52 @@ class LoopDevice:
     def __exit__(self, kind, value, trace):
         run("umount", *(["-l"] if kind is not None else []), self.path, check=kind is None)
         run("losetup", "-d", self.device)
+
+
+class OneDevice:
+    """A loop device that holds one image after another: `with device.showing(image, "xfs"):` mounts it at `path`."""
+
+    def __init__(self, folder, path):
+        self.backing, self.path, self.device = Path(folder) / "device.img", Path(path), None
+
+    def __enter__(self):
+        self.path.mkdir(parents=True, exist_ok=True)
+        run("truncate", "-s", "512M", self.backing)
+        self.device = run("losetup", "-f", "--show", self.backing).stdout.strip()
+        return self
+
+    @contextlib.contextmanager
+    def showing(self, image, fstype, options="ro"):
+        run("fallocate", "--punch-hole", "-l", "512M", self.backing)
+        run("dd", f"if={image}", f"of={self.backing}", "bs=1M", "conv=notrunc,sparse", "status=none")
+        run("blockdev", "--flushbufs", self.device)
+        run("mount", "-t", fstype, "-o", options, self.device, self.path)
+        yield
+        # Whoever has looked at it through a mount above may hold it until the kernel forgets names that it knew.
+        wait_until("nobody uses the image",
+                   lambda: run("umount", self.path, check=False).returncode == 0 or drop_caches(3))
+
+    def __exit__(self, kind, value, trace):
+        run("umount", "-l", self.path, check=False) if kind is not None else None
+        run("losetup", "-d", self.device)
+
+
+class Overlay:
+    """overlayfs over a folder: inode numbers there are not stable, so hotset tells its files by their paths."""
+
+    def __init__(self, folder, path):
+        self.lower, self.path = Path(folder), Path(path)
+
+    def __enter__(self):
+        upper, scratch = self.path.with_name("upper"), self.path.with_name("scratch")
+        for p in (self.lower, self.path, upper, scratch):
+            p.mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={self.lower},upperdir={upper},workdir={scratch}",
+            self.path)
+        return self.path
+
+    def __exit__(self, kind, value, trace):
+        run("umount", *(["-l"] if kind is not None else []), self.path, check=kind is None)
 
 
 def loop_devices_below(folder):

@@ -37,7 +37,7 @@ struct slowfs_options slowfs_options;
 struct raw_options {
         unsigned disks;
         double seek_ms, rate_mb, latency_ms;
-        char *stripe, *max_read, *readahead;
+        char *stripe, *max_read, *readahead, *hold_ops;
         int help;
 };
 static struct raw_options raw = { .seek_ms = 8, .rate_mb = 150 };
@@ -59,8 +59,9 @@ static const struct fuse_opt raw_options[] = {
         RAW("disks=%u", disks),         RAW("seek_ms=%lf", seek_ms),
         RAW("rate_mb=%lf", rate_mb),    RAW("latency_ms=%lf", latency_ms),
         RAW("stripe=%s", stripe),       RAW("max_read=%s", max_read),
-        RAW("readahead=%s", readahead), RAW_FLAG("-h", help),
-        RAW_FLAG("--help", help),       FUSE_OPT_END,
+        RAW("readahead=%s", readahead), RAW("hold_ops=%s", hold_ops),
+        RAW_FLAG("-h", help),           RAW_FLAG("--help", help),
+        FUSE_OPT_END,
 };
 
 static const struct fuse_opt options[] = {
@@ -73,6 +74,7 @@ static const struct fuse_opt options[] = {
         OPT("pidfile=%s", pidfile),
         OPT("timeout=%lf", timeout),
         FLAG("direct_io", direct_io),
+        FLAG("writable", writable),
         FLAG("-f", foreground),
         FUSE_OPT_END,
 };
@@ -80,7 +82,7 @@ static const struct fuse_opt options[] = {
 static void usage(FILE *f) {
         fputs("usage: slowfs BACKING MOUNTPOINT [-f] [-o OPTION[,OPTION...]]\n"
               "\n"
-              "Serve BACKING read-only, count what is read and model slow disks.\n"
+              "Serve BACKING, count what is read and model slow disks.\n"
               "\n"
               "  disks=N          modelled disks (0: no delay, only counting)\n"
               "  seek_ms=MS       a seek (8)\n"
@@ -89,6 +91,8 @@ static void usage(FILE *f) {
               "  latency_ms=MS    added to each read (0)\n"
               "  fail=PATH        while PATH exists, reads answer EIO; fail_glob=GLOB: of files with such a name\n"
               "  hold=PATH        while PATH exists, reads wait; hold_glob=GLOB: of files with such a name\n"
+              "  hold_ops=WORDS   what waits, joined by +: read open fsync write lookup (read)\n"
+              "  writable         files may be written and synced (read-only); nothing else is changed\n"
               "  stats=PATH       write the counters there on SIGUSR1 and at the end\n"
               "  log=PATH         write there a line for each read: time in ns, inode, offset, length\n"
               "  pidfile=PATH     write the daemon's process id there\n"
@@ -155,6 +159,34 @@ static int make_absolute(const char **path) {
         return 0;
 }
 
+/* Words joined by '+'. */
+static int parse_hold_ops(const char *words, unsigned *ret) {
+        static const struct {
+                const char *word;
+                unsigned kind;
+        } kinds[] = { { "read", HOLD_READ },
+                      { "open", HOLD_OPEN },
+                      { "fsync", HOLD_FSYNC },
+                      { "write", HOLD_WRITE },
+                      { "lookup", HOLD_LOOKUP } };
+
+        *ret = words ? 0 : HOLD_READ;
+        while (words) {
+                const size_t len = strcspn(words, "+");
+                const unsigned before = *ret;
+
+                for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+                        if (strlen(kinds[i].word) == len && strncmp(kinds[i].word, words, len) == 0)
+                                *ret |= kinds[i].kind;
+                if (*ret == before) {
+                        fprintf(stderr, "slowfs: hold_ops: what is '%s'?\n", words);
+                        return -EINVAL;
+                }
+                words = words[len] ? words + len + 1 : NULL;
+        }
+        return 0;
+}
+
 static int finish_options(struct slowfs_options *o) {
         const char **paths[] = { &o->fail, &o->hold, &o->stats, &o->log, &o->pidfile };
 
@@ -165,7 +197,7 @@ static int finish_options(struct slowfs_options *o) {
         o->disk.seek_ns = (uint64_t)(raw.seek_ms * 1e6);
         o->disk.latency_ns = (uint64_t)(raw.latency_ms * 1e6);
         o->disk.rate = (uint64_t)(raw.rate_mb * 1e6);
-        if (parse_size("stripe", raw.stripe, &o->disk.stripe) < 0 ||
+        if (parse_hold_ops(raw.hold_ops, &o->hold_ops) < 0 || parse_size("stripe", raw.stripe, &o->disk.stripe) < 0 ||
             parse_size("max_read", raw.max_read, &o->max_read) < 0 ||
             parse_size("readahead", raw.readahead, &o->readahead) < 0)
                 return -EINVAL;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slowfs: a read-only FUSE file system over a directory that counts what is read from it and models slow disks.
+ * slowfs: a FUSE file system over a directory that counts what is read from it and models slow disks.  Read-only,
+ * unless asked otherwise.
  *
  *        slowfs.c       options, session, start and end
  *        slowfs_ops.c   the tree: nodes and operations
- *        slowfs_wait.c  reads that are answered later: at the model's time, or when a hold ends
+ *        slowfs_wait.c  requests that are answered later: at the model's time, or when a hold ends
  *
  * The tests' source: what reaches it was not served by the cache above, and it can be made slow, failing or stuck.
  */
@@ -15,12 +16,16 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "diskmodel.h"
 
 #define SLOWFS_XATTR_STATS "user.slowfs.stats" /* on the root: the counters as JSON */
 #define SLOWFS_XATTR_RESET "user.slowfs.reset" /* setting it zeroes them */
+
+/* What may be held. */
+enum { HOLD_READ = 1, HOLD_OPEN = 2, HOLD_FSYNC = 4, HOLD_WRITE = 8, HOLD_LOOKUP = 16 };
 
 struct slowfs_options {
         const char *backing;
@@ -29,12 +34,14 @@ struct slowfs_options {
         struct diskmodel_params disk;
         const char *fail;      /* reads fail while this file exists ... */
         const char *fail_glob; /* ... if the file's name matches */
-        const char *hold;      /* reads wait while this file exists ... */
-        const char *hold_glob; /* ... if the file's name matches */
+        const char *hold;      /* requests wait while this file exists ... */
+        const char *hold_glob; /* ... if the file's name matches ... */
+        unsigned hold_ops;     /* ... and they are of these kinds */
         const char *stats;
         const char *log; /* a line per read: nanoseconds, inode, offset, length */
         const char *pidfile;
         int direct_io;
+        int writable; /* opens for writing, write and fsync; nothing else that would change the backing */
         uint64_t max_read;
         uint64_t readahead; /* UINT64_MAX: as the kernel chose */
         double timeout;     /* of names and attributes */
@@ -63,5 +70,21 @@ struct slowfs_read {
 /* Answers the request, now or later. */
 void slowfs_read(const struct slowfs_read *r);
 void slowfs_count_open(void);
+
+/* Another request, kept while it is held.  Whoever parks it allocates it, and `data`; afterwards both are freed. */
+struct slowfs_later {
+        TAILQ_ENTRY(slowfs_later) link;
+        void (*go)(const struct slowfs_later *l); /* answers the request */
+        fuse_req_t req;
+        fuse_ino_t ino;
+        struct fuse_file_info fi;
+        off_t off;
+        char *data;
+        size_t size; /* of data */
+};
+
+/* True: it waits, and is answered later.  False: it is not held, and still the caller's.  `matches`: its file's name
+ * does. */
+bool slowfs_park(unsigned kind, bool matches, const struct slowfs_later *l);
 void slowfs_reset(void);
 int slowfs_stats_json(char *buf, size_t size); /* as snprintf */

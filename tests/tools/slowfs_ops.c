@@ -4,7 +4,7 @@
  *
  * Inode numbers, times and sizes are the backing's.  An open keeps the kernel's pages if the file is as it was at the
  * last open, as a disk file system would.  Everything that would write answers EROFS (the mount itself is not
- * read-only, so that the counters can be reset through an extended attribute).
+ * read-only, so that the counters can be reset through an extended attribute), but for what `writable` allows.
  *
  * The lock holds the table, the nodes' counts and names.  Left out: ACLs, file handles, xattrs of symbolic links.
  */
@@ -154,14 +154,38 @@ static int lookup(struct node *parent, const char *name, struct fuse_entry_param
         return 0;
 }
 
-static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
+static void do_lookup(const struct slowfs_later *l) {
         struct fuse_entry_param e;
-        const int r = lookup(node_of(parent), name, &e);
+        const int r = lookup(node_of(l->ino), l->data, &e);
 
         if (r < 0)
-                fuse_reply_err(req, -r);
+                fuse_reply_err(l->req, -r);
         else
-                fuse_reply_entry(req, &e);
+                fuse_reply_entry(l->req, &e);
+}
+
+static bool matches(const char *glob, const char *name) { return !glob || (name && fnmatch(glob, name, 0) == 0); }
+
+/* Now, or when a hold ends.  The data is the request's: it is copied. */
+static void do_or_park(unsigned kind, bool may_hold, struct slowfs_later *l, const char *data, size_t size) {
+        l->data = malloc(size + 1);
+        if (!l->data) {
+                fuse_reply_err(l->req, ENOMEM);
+                return;
+        }
+        memcpy(l->data, data, size);
+        l->data[size] = '\0';
+        l->size = size;
+        if (slowfs_park(kind, may_hold, l))
+                return;
+        l->go(l);
+        free(l->data);
+}
+
+static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
+        struct slowfs_later l = { .go = do_lookup, .req = req, .ino = parent };
+
+        do_or_park(HOLD_LOOKUP, matches(slowfs_options.hold_glob, name), &l, name, strlen(name));
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup) {
@@ -212,10 +236,6 @@ static bool same_time(const struct timespec *a, const struct timespec *b) {
         return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-static bool name_matches(const char *glob, const struct node *n) {
-        return !glob || (n->name && fnmatch(glob, n->name, 0) == 0);
-}
-
 /* Is the file as it was at the last open?  Remembers it as it is. */
 static bool unchanged(struct node *n, const struct stat *st) {
         const bool same = n->opened && n->size == st->st_size && same_time(&n->mtime, &st->st_mtim) &&
@@ -228,16 +248,19 @@ static bool unchanged(struct node *n, const struct stat *st) {
         return same;
 }
 
-static int open_backing(const struct node *n) {
+static int open_backing(const struct node *n, bool writes) {
+        const int flags = (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC;
         char path[64];
         int fd;
 
         proc_path(n, path, sizeof(path));
-        fd = open(path, O_RDONLY | O_NOATIME | O_CLOEXEC);
+        fd = open(path, flags | O_NOATIME);
         if (fd < 0 && errno == EPERM)
-                fd = open(path, O_RDONLY | O_CLOEXEC);
+                fd = open(path, flags);
         return fd < 0 ? -errno : fd;
 }
+
+static bool writes(const struct fuse_file_info *fi) { return (fi->flags & O_ACCMODE) != O_RDONLY; }
 
 static int handle_new(struct node *n, struct fuse_file_info *fi, struct handle **ret) {
         struct handle *h = calloc(1, sizeof(*h));
@@ -246,7 +269,7 @@ static int handle_new(struct node *n, struct fuse_file_info *fi, struct handle *
 
         if (!h)
                 return -ENOMEM;
-        h->fd = r = open_backing(n);
+        h->fd = r = open_backing(n, writes(fi));
         if (r >= 0 && fstat(h->fd, &st) < 0) {
                 r = -errno;
                 close(h->fd);
@@ -259,29 +282,70 @@ static int handle_new(struct node *n, struct fuse_file_info *fi, struct handle *
         h->size = st.st_size;
         pthread_mutex_lock(&nodes_lock);
         fi->keep_cache = unchanged(n, &st);
-        h->may_hold = name_matches(slowfs_options.hold_glob, n);
-        h->may_fail = name_matches(slowfs_options.fail_glob, n);
+        h->may_hold = matches(slowfs_options.hold_glob, n->name);
+        h->may_fail = matches(slowfs_options.fail_glob, n->name);
         pthread_mutex_unlock(&nodes_lock);
         *ret = h;
         return 0;
 }
 
-static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
+static void do_open(const struct slowfs_later *l) {
+        struct fuse_file_info fi = l->fi;
         struct handle *h;
         int r;
 
-        r = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC) ? -EROFS : handle_new(node_of(ino), fi, &h);
+        r = fi.flags & O_TRUNC || (writes(&fi) && !slowfs_options.writable) ? -EROFS : handle_new(node_of(l->ino), &fi, &h);
         if (r < 0) {
-                fuse_reply_err(req, -r);
+                fuse_reply_err(l->req, -r);
                 return;
         }
         slowfs_count_open();
-        fi->fh = (uintptr_t)h;
-        fi->direct_io = slowfs_options.direct_io != 0;
-        if (fuse_reply_open(req, fi) < 0) {
+        fi.fh = (uintptr_t)h;
+        fi.direct_io = slowfs_options.direct_io != 0;
+        if (fuse_reply_open(l->req, &fi) < 0) {
                 close(h->fd);
                 free(h);
         }
+}
+
+static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
+        struct slowfs_later l = { .go = do_open, .req = req, .ino = ino, .fi = *fi };
+        bool may_hold;
+
+        pthread_mutex_lock(&nodes_lock);
+        may_hold = matches(slowfs_options.hold_glob, node_of(ino)->name);
+        pthread_mutex_unlock(&nodes_lock);
+        do_or_park(HOLD_OPEN, may_hold, &l, "", 0);
+}
+
+static const struct handle *handle_of(const struct fuse_file_info *fi) {
+        return (const struct handle *)(uintptr_t)fi->fh;
+}
+
+static void do_write(const struct slowfs_later *l) {
+        const ssize_t n = pwrite(handle_of(&l->fi)->fd, l->data, l->size, l->off);
+
+        if (n < 0)
+                fuse_reply_err(l->req, errno);
+        else
+                fuse_reply_write(l->req, (size_t)n);
+}
+
+static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off, struct fuse_file_info *fi) {
+        struct slowfs_later l = { .go = do_write, .req = req, .ino = ino, .fi = *fi, .off = off };
+
+        do_or_park(HOLD_WRITE, handle_of(fi)->may_hold, &l, buf, size);
+}
+
+static void do_fsync(const struct slowfs_later *l) {
+        fuse_reply_err(l->req, fsync(handle_of(&l->fi)->fd) < 0 ? errno : 0);
+}
+
+static void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi) {
+        struct slowfs_later l = { .go = do_fsync, .req = req, .ino = ino, .fi = *fi };
+
+        (void)datasync;
+        do_or_park(HOLD_FSYNC, handle_of(fi)->may_hold, &l, "", 0);
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
@@ -567,6 +631,8 @@ const struct fuse_lowlevel_ops slowfs_ops = {
         .readlink = op_readlink,
         .statfs = op_statfs,
         .open = op_open,
+        .write = op_write,
+        .fsync = op_fsync,
         .release = op_release,
         .read = op_read,
         .lseek = op_lseek,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads that are answered later.
+ * Requests that are answered later.
  *
  *        read --(held?)--> held queue --(hold ends)--+
  *          |                                         |
@@ -11,6 +11,8 @@
  * because a control file that a shell script creates and removes is worth more here than a wakeup.
  *
  * The bytes are read from the backing when the request arrives, inside the time that the model asks for.
+ *
+ * Other requests know no model: parked --(hold ends)--> done and answered.
  */
 #include "slowfs.h"
 
@@ -36,6 +38,7 @@ struct waiting {
         uint64_t due; /* in the due queue, which is ordered by it */
 };
 TAILQ_HEAD(waiting_queue, waiting);
+TAILQ_HEAD(later_queue, slowfs_later);
 
 static struct {
         pthread_mutex_t lock;
@@ -44,6 +47,7 @@ static struct {
         bool stopping;
         struct diskmodel model;
         struct waiting_queue due, held;
+        struct later_queue parked;
         uint64_t reads, read_bytes, opens, failed, was_held;
         FILE *log;
 } W = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -114,7 +118,7 @@ static void enqueue(struct waiting *w) {
 
 /* Needs the lock. */
 static bool hold(struct waiting *w) {
-        if (!w->r.may_hold || !exists(slowfs_options.hold))
+        if (!w->r.may_hold || !(slowfs_options.hold_ops & HOLD_READ) || !exists(slowfs_options.hold))
                 return false;
         W.was_held++;
         TAILQ_INSERT_TAIL(&W.held, w, link);
@@ -179,6 +183,46 @@ static struct waiting *next_released(void) {
         return NULL;
 }
 
+bool slowfs_park(unsigned kind, bool matches, const struct slowfs_later *l) {
+        struct slowfs_later *copy;
+
+        if (!matches || !(slowfs_options.hold_ops & kind) || !exists(slowfs_options.hold))
+                return false;
+        copy = malloc(sizeof(*copy));
+        if (!copy)
+                return false;
+        *copy = *l;
+        pthread_mutex_lock(&W.lock);
+        W.was_held++;
+        TAILQ_INSERT_TAIL(&W.parked, copy, link);
+        pthread_cond_signal(&W.wake);
+        pthread_mutex_unlock(&W.lock);
+        return true;
+}
+
+static void later_end(struct slowfs_later *l, int err) {
+        if (err)
+                fuse_reply_err(l->req, err);
+        else
+                l->go(l);
+        free(l->data);
+        free(l);
+}
+
+/* As next_released.  Needs the lock. */
+static struct slowfs_later *next_unparked(int *ret_err) {
+        const bool over = !exists(slowfs_options.hold);
+        struct slowfs_later *l;
+
+        TAILQ_FOREACH (l, &W.parked, link)
+                if (over || fuse_req_interrupted(l->req)) {
+                        TAILQ_REMOVE(&W.parked, l, link);
+                        *ret_err = over ? 0 : EINTR;
+                        return l;
+                }
+        return NULL;
+}
+
 static struct waiting *next_due(void) {
         struct waiting *w = TAILQ_FIRST(&W.due);
 
@@ -193,7 +237,7 @@ static void wait_for_work(void) {
         const struct waiting *w = TAILQ_FIRST(&W.due);
         uint64_t until = w ? w->due : UINT64_MAX;
 
-        if (!TAILQ_EMPTY(&W.held) && now_ns() + POLL_NS < until)
+        if (!(TAILQ_EMPTY(&W.held) && TAILQ_EMPTY(&W.parked)) && now_ns() + POLL_NS < until)
                 until = now_ns() + POLL_NS;
         if (until == UINT64_MAX) {
                 pthread_cond_wait(&W.wake, &W.lock);
@@ -206,7 +250,9 @@ static void wait_for_work(void) {
 }
 
 static void *run(void *unused) {
+        struct slowfs_later *l;
         struct waiting *w;
+        int err;
 
         (void)unused;
         /* The default slack of 50 us is half of what a 128 KiB transfer takes on a fast modelled volume. */
@@ -222,6 +268,10 @@ static void *run(void *unused) {
                         fetch(w);
                         pthread_mutex_lock(&W.lock);
                         enqueue(w);
+                } else if (!TAILQ_EMPTY(&W.parked) && (l = next_unparked(&err))) {
+                        pthread_mutex_unlock(&W.lock);
+                        later_end(l, err);
+                        pthread_mutex_lock(&W.lock);
                 } else {
                         wait_for_work();
                 }
@@ -270,6 +320,7 @@ int slowfs_wait_start(void) {
                 return r;
         TAILQ_INIT(&W.due);
         TAILQ_INIT(&W.held);
+        TAILQ_INIT(&W.parked);
         pthread_condattr_init(&attr);
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         pthread_cond_init(&W.wake, &attr);
@@ -279,6 +330,8 @@ int slowfs_wait_start(void) {
 }
 
 void slowfs_wait_stop(void) {
+        struct slowfs_later *l;
+
         pthread_mutex_lock(&W.lock);
         W.stopping = true;
         pthread_cond_signal(&W.wake);
@@ -286,6 +339,10 @@ void slowfs_wait_stop(void) {
         pthread_join(W.thread, NULL);
         fail_all(&W.due);
         fail_all(&W.held);
+        while ((l = TAILQ_FIRST(&W.parked))) {
+                TAILQ_REMOVE(&W.parked, l, link);
+                later_end(l, EIO);
+        }
         if (W.log)
                 fclose(W.log);
         W.log = NULL;
@@ -314,15 +371,19 @@ static unsigned queue_length(const struct waiting_queue *q) {
 }
 
 int slowfs_stats_json(char *buf, size_t size) {
+        const struct slowfs_later *l;
+        unsigned parked = 0;
         int n;
 
         pthread_mutex_lock(&W.lock);
+        TAILQ_FOREACH (l, &W.parked, link)
+                parked++;
         n = snprintf(buf, size,
                      "{\"reads\": %llu, \"read_bytes\": %llu, \"busy_s\": %.6f, \"seeks\": %llu, \"opens\": %llu, "
                      "\"failed\": %llu, \"was_held\": %llu, \"held_now\": %u, \"queued_now\": %u}",
                      (unsigned long long)W.reads, (unsigned long long)W.read_bytes, (double)W.model.busy_ns / 1e9,
                      (unsigned long long)W.model.seeks, (unsigned long long)W.opens, (unsigned long long)W.failed,
-                     (unsigned long long)W.was_held, queue_length(&W.held), queue_length(&W.due));
+                     (unsigned long long)W.was_held, queue_length(&W.held) + parked, queue_length(&W.due));
         pthread_mutex_unlock(&W.lock);
         return n;
 }

@@ -130,27 +130,45 @@ START_TEST(after_it_a_store_by_map_moves_the_times) {
 }
 END_TEST
 
-START_TEST(alone_is_only_who_has_it_open_alone) {
+static bool leased(int fd) {
+        enum lease l = source_lease(source, fd);
+
+        ck_assert_int_ne(l, LEASE_UNKNOWN); /* the test directory is on a local file system */
+        if (l == LEASE_HELD)
+                source_unlease(fd);
+        return l == LEASE_HELD;
+}
+
+START_TEST(a_writer_is_alone_if_nobody_else_has_it_open) {
         _cleanup_close_ int fd = make_file("f", BLOCK);
 
-        ck_assert(source_lease(fd));
-        source_unlease(fd);
+        ck_assert(leased(fd));
         int reader = open(in_top("f"), O_RDONLY | O_CLOEXEC);
-        ck_assert(!source_lease(fd));
+        ck_assert(!leased(fd));
         close(reader);
-        ck_assert(source_lease(fd));
-        source_unlease(fd);
+        ck_assert(leased(fd));
         int path = open(in_top("f"), O_PATH | O_CLOEXEC); /* cannot write */
-        ck_assert(source_lease(fd));
-        source_unlease(fd);
+        ck_assert(leased(fd));
         close(path);
-        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         int again = open(in_top("f"), O_RDWR | O_CLOEXEC);
-        char *other = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
         close(again);
-        ck_assert(!source_lease(fd)); /* a map is enough */
-        munmap(other, BLOCK);
+        ck_assert(!leased(fd)); /* a map is enough */
         munmap(map, BLOCK);
+        ck_assert(leased(fd));
+}
+END_TEST
+
+START_TEST(a_reader_minds_writers_only) {
+        int writer = make_file("f", BLOCK);
+        _cleanup_close_ int fd = open(in_top("f"), O_RDONLY | O_CLOEXEC), other = open(in_top("f"), O_RDONLY | O_CLOEXEC);
+
+        ck_assert(!leased(fd));
+        char *map = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, writer, 0);
+        close(writer);
+        ck_assert(!leased(fd));
+        munmap(map, BLOCK);
+        ck_assert(leased(fd));
 }
 END_TEST
 
@@ -184,7 +202,8 @@ int main(void) {
         tcase_add_test(t, what_was_unlinked_has_no_path);
         tcase_add_test(t, a_young_version_is_not_settled);
         tcase_add_test(t, after_it_a_store_by_map_moves_the_times);
-        tcase_add_test(t, alone_is_only_who_has_it_open_alone);
+        tcase_add_test(t, a_writer_is_alone_if_nobody_else_has_it_open);
+        tcase_add_test(t, a_reader_minds_writers_only);
         tcase_add_test(t, numbers_of_other_disks_are_one_to_one);
         suite_add_tcase(s, t);
         return temp_dir_run(s);
