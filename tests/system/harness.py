@@ -74,7 +74,7 @@ def forget_pages(path):
 # ---- mountinfo -------------------------------------------------------------------------------------------------------
 
 def _unescape(field):
-    return field.encode().decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")
+    return os.fsdecode(os.fsencode(field).decode("unicode_escape").encode("latin-1"))
 
 
 def mounts():
