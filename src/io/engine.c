@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <time.h>
 
+enum { ATTEMPTS = 16 }; /* of one transfer; who answers like this for ever means it */
+
 int io_engine_new(enum io_backend backend, struct io_engine **ret) {
         static const struct io_backend_ops *const backends[] = { &io_uring_backend, &io_threads_backend };
         struct io_engine *e = calloc(1, sizeof *e);
@@ -45,6 +47,7 @@ const char *io_engine_name(const struct io_engine *e) { return e->ops->name; }
 
 void io_submit(struct io_engine *e, struct io_op *op) {
         op->moved = 0;
+        op->attempts = 0;
         e->in_flight++;
         e->ops->submit(e, op);
 }
@@ -54,8 +57,16 @@ static void end(struct io_engine *e, struct io_op *op, ssize_t result) {
         e->in_flight--; /* last: io_engine_free waits for the callbacks too */
 }
 
+/*
+ * Nothing came of the transfer, and nobody wanted that.  The kernel interrupts or cancels what a thread asked of io_uring
+ * when that thread ends; we cancel nothing, and the thread that asks again is the engine's.
+ */
+static bool try_again(struct io_op *op, ssize_t res) {
+        return (res == -EINTR || res == -EAGAIN || res == -ECANCELED) && ++op->attempts < ATTEMPTS;
+}
+
 void io_progress(struct io_engine *e, struct io_op *op, ssize_t res) {
-        if (res == -EINTR || res == -EAGAIN) {
+        if (try_again(op, res)) {
                 e->ops->submit(e, op);
         } else if (res == -EOPNOTSUPP && op->flags) {
                 op->flags = 0;
@@ -64,6 +75,7 @@ void io_progress(struct io_engine *e, struct io_op *op, ssize_t res) {
                 end(e, op, res);
         } else {
                 op->moved += (size_t)res;
+                op->attempts = 0;
                 if (res == 0 || op->moved >= op->len)
                         end(e, op, (ssize_t)op->moved);
                 else

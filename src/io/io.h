@@ -7,7 +7,8 @@
  * wins over what was moved before it.  The back end is io_uring, or a pool of pread threads where io_uring is refused
  * (seccomp, sysctl); the callers cannot tell.
  *
- * Threads: io_submit from anywhere.  `done` must not block for long: it holds up other completions.
+ * Threads: io_submit from anywhere; the thread may end before the operation does.  `done` must not block for long: it
+ * holds up other completions.
  */
 #pragma once
 
@@ -25,7 +26,8 @@ struct io_op {
         uint64_t off;
         void (*done)(struct io_op *op, ssize_t result);
 
-        size_t moved; /* the engine's */
+        size_t moved; /* the engine's, as what follows */
+        unsigned attempts;
         struct io_op *next;
 };
 
